@@ -1,0 +1,39 @@
+# Every target makes its own .venv on first use; nothing else is needed than python3 (3.11 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test slow lint bench docs models clean
+
+demo: $(INSTALLED)
+	$(BIN)/limbeck demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+slow: $(INSTALLED) models
+	$(BIN)/python -m pytest -m slow --durations=0
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+bench: $(INSTALLED) models
+	$(BIN)/python benchmarks/step.py
+
+docs: $(INSTALLED)
+	$(BIN)/python scripts/generate_docs.py
+
+# The real pair that the slow tests and benchmarks use; kept in the user's cache, made once.
+models: $(INSTALLED)
+	$(BIN)/python scripts/real_models.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,256 @@
+"""The settings of a run: their bounds, the rules between them, and that each explains itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from limbeck.errors import RecipeError
+from limbeck.recipe.explain import explain, json_schema, setting_names
+from limbeck.recipe.schema import PracticeGrowth, Recipe, Sampling
+
+NEEDED = {"student": "org/small", "teacher": "org/big", "prompts": "p.jsonl"}
+
+
+def recipe(**changes: object) -> Recipe:
+    return Recipe.model_validate({**NEEDED, **changes})
+
+
+def causes(**changes: object) -> dict[str, str]:
+    """The code of each refused setting; pydantic's own kind where it is a plain fault of type or range."""
+    with pytest.raises(ValidationError) as caught:
+        recipe(**changes)
+    found = {}
+    for fault in caught.value.errors(include_url=False):
+        if fault["type"] == "default_factory_not_called":
+            continue  # a default that waits for the setting at fault
+        cause = fault.get("ctx", {}).get("error")
+        found[".".join(str(part) for part in fault["loc"])] = cause.code if hasattr(cause, "code") else fault["type"]
+    return found
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    assert recipe().settings() == {
+        **NEEDED,
+        "held_out": 0.1,
+        "route": "on-policy",
+        "objective": "divergence",
+        "beta": 1.0,
+        "scale": "unit",
+        "temperature": 1.0,
+        "max_practice_tokens": 256,
+        "practice_growth": None,
+        "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0},
+        "steps": 200,
+        "prompts_per_step": 32,
+        "answers_per_prompt": 1,
+        "learning_rate": 1e-5,
+        "warmup_steps": 10,
+        "decay_share": 0.2,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "precision": "float32",
+        "teacher_dtype": "float32",
+        "max_prompt_tokens": 1024,
+        "long_prompts": "refuse",
+        "template": "student",
+        "template_options": {},
+        "micro_batch_tokens": 4096,
+        "slots": 32,
+        "chunk_tokens": 256,
+        "evaluate_every": 20,
+        "held_out_sample": 64,
+        "seed": 0,
+        "name": None,
+        "workspace": ".",
+        "device": "auto",
+    }
+    assert recipe(objective="kl_mix").forward_weight == 0.5
+    assert PracticeGrowth() == PracticeGrowth(start=0.25, until=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused"),
+    [
+        ("beta", [0, 1, 0.5], [-1e-9, 1.1, "0.5", True, math.nan, math.inf, None]),
+        ("temperature", [0.1, 4], [0, -1, math.inf]),
+        ("max_practice_tokens", [1, 1e3], [0, 1.5, "256", True, -3]),
+        ("practice_growth", [None, {}, {"start": 1, "until": 0.1}], [4, {"start": 0}, {"until": 1.5}, {"begin": 0.5}]),
+        ("sampling", [{}, {"temperature": 0}, {"top_p": 0.9, "top_k": 5}], [1.0, {"top_p": 0}, {"top_k": -1}, None]),
+        ("steps", [1, 10_000], [0, -1, 2.5, False]),
+        ("prompts_per_step", [1], [0]),
+        ("learning_rate", [1e-5, 1], [0, -1e-5, 2, math.nan]),
+        ("warmup_steps", [0, 199], [-1, 200, 0.5]),
+        ("decay_share", [0, 1], [-0.1, 1.5]),
+        ("weight_decay", [0, 0.1], [-0.1, math.nan]),
+        ("max_grad_norm", [0.5], [0, math.inf]),
+        ("precision", ["float32"], ["bf16-mixed", "float16", None]),
+        ("held_out", [0.1, 1, 200, "held.jsonl"], [0, 0.0, 1.0, 12.5, -3, True, "", " ", math.nan, None]),
+        ("long_prompts", ["refuse", "skip"], ["truncate", True]),
+        ("template_options", [{"enable_thinking": False, "date": "1 May"}], [{"tools": []}, "x", None]),
+        ("device", ["auto", "cpu", "cuda", "cuda:3"], ["gpu", "cuda:", "cuda:0; rm", "cpu\n", ""]),
+        ("seed", [0, 2**63 - 1], [-1, 2**63, 0.5]),
+        ("name", [None, "calm-otter-17"], ["../x", "", "a b", ".x", 7]),
+        ("student", ["a/b", "./folder", "x.gguf", "run:calm-otter-17"], ["", "  ", None, 7]),
+        ("prompts", ["p.jsonl"], ["", None]),
+        ("objective", ["divergence", "kl_mix", "soft_targets"], ["jsd", ""]),
+        ("scale", ["unit", "gkd"], ["raw"]),
+    ],
+)
+def test_bounds(name: str, allowed: list[object], refused: list[object]) -> None:
+    for value in allowed:
+        assert name in type(recipe(**{name: value})).model_fields
+    for value in refused:
+        assert any(key.split(".")[0] == name for key in causes(**{name: value})), value
+
+
+def test_whole_numbers_in_scientific_form_are_whole_numbers() -> None:
+    steps = recipe(steps=1e3).steps
+    assert steps == 1000
+    assert type(steps) is int
+
+
+@pytest.mark.parametrize(
+    ("objective", "unused"),
+    [
+        ("kl_mix", {"beta": 0.5, "scale": "unit"}),
+        ("soft_targets", {"beta": 1.0, "scale": "gkd", "forward_weight": 0.5}),
+        ("divergence", {"forward_weight": 0.5}),
+    ],
+)
+def test_a_setting_of_another_objective_is_refused_even_at_its_default(
+    objective: str, unused: dict[str, object]
+) -> None:
+    assert causes(objective=objective, **unused) == dict.fromkeys(unused, "recipe.setting-unused")
+    assert not set(unused) & set(recipe(objective=objective).settings())
+
+
+@pytest.mark.parametrize("objective", ["divergence", "kl_mix", "soft_targets"])
+def test_settings_read_again_are_the_same_recipe(objective: str) -> None:
+    first = recipe(
+        objective=objective, steps=30, practice_growth={}, sampling={"top_p": 0.9}, template_options={"a": True}
+    )
+    assert Recipe.model_validate(first.settings()) == first
+    assert Recipe.model_validate(json.loads(json.dumps(first.settings()))) == first
+
+
+def test_short_runs_warm_up_shorter() -> None:
+    assert [recipe(steps=steps).warmup_steps for steps in (1, 9, 10, 55, 100, 5000)] == [0, 0, 1, 5, 10, 10]
+
+
+def test_a_chat_api_cannot_be_the_teacher_and_the_message_says_why() -> None:
+    with pytest.raises(ValidationError) as caught:
+        recipe(teacher="openai:gpt-5")
+    cause: Any = caught.value.errors()[0]["ctx"]
+    assert isinstance(cause["error"], RecipeError)
+    assert cause["error"].code == "recipe.teacher-cannot-score"
+    assert "cannot score a given text" in cause["error"].needed
+    assert causes(teacher="vllm:http://x", student="openai:x") == {
+        "teacher": "recipe.teacher-served",
+        "student": "recipe.student-remote",
+    }
+
+
+@pytest.mark.parametrize("route", ["off-policy", "supervised"])
+def test_routes_of_other_versions_get_a_message_of_their_own(route: str) -> None:
+    with pytest.raises(ValidationError, match="This version trains on-policy only"):
+        recipe(route=route)
+
+
+def test_several_answers_to_a_prompt_must_be_able_to_differ() -> None:
+    for sampling in ({"temperature": 0}, {"top_k": 1}):
+        assert causes(sampling=sampling, answers_per_prompt=4) == {"answers_per_prompt": "recipe.answers-alike"}
+        assert recipe(sampling=sampling).answers_per_prompt == 1
+    assert recipe(sampling={"top_k": 2}, answers_per_prompt=4).answers_per_prompt == 4
+
+
+def test_all_faults_come_at_once() -> None:
+    found = causes(beta=2, steps=0, teacher="openai:x", route="supervised", seed="x", sampling={"top_p": 3})
+    assert set(found) >= {"beta", "steps", "teacher", "route", "seed", "sampling.top_p"}
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe().beta = 0.5  # type: ignore[misc]
+
+
+@pytest.mark.report("LM-07")
+def test_no_setting_brings_a_cross_entropy_term_into_on_policy_training() -> None:
+    names = {part for name in setting_names() for part in name.split(".")}
+    assert not names & {"alpha", "lmbda", "lambda", "ce_weight", "sft_alpha", "nll_weight", "hard_label_weight"}
+    assert causes(ce_weight=1.0) == {"ce_weight": "extra_forbidden"}
+
+
+@pytest.mark.report("LM-01")
+def test_schema_and_explanation_name_the_divergence_at_each_end_of_beta() -> None:
+    text = str(explain("beta"))
+    described = json_schema()["properties"]["beta"]["description"]
+    for source in (text, described):
+        assert "beta 0 is KL(teacher‖student)" in source
+        assert "beta 1 is KL(student‖teacher)" in source
+        assert "m = beta·teacher + (1-beta)·student" in source
+        assert "beta·KL(teacher‖m) + (1-beta)·KL(student‖m)" in source
+
+
+@pytest.mark.parametrize("name", setting_names())
+def test_every_setting_explains_itself(name: str) -> None:
+    told = explain(name)
+    for text in (told.meaning, told.needs, told.how_to_choose, told.default_and_why):
+        assert len(text) >= 3
+        assert "  " not in text
+    assert told.meaning.endswith(".")
+    assert told.routes == ("on-policy",)
+    assert [label for label, _ in told.parts()] == ["meaning", "used by", "values", "choose", "default"]
+    assert "None" not in str(told)
+
+
+def test_the_explanation_names_the_objective_that_alone_uses_a_setting() -> None:
+    assert "objective kl_mix only" in str(explain("forward_weight"))
+    assert "objective" not in dict(explain("temperature").parts())["used by"]
+
+
+def test_an_unknown_setting_cannot_be_explained_but_the_nearest_is_named() -> None:
+    with pytest.raises(RecipeError, match="Did you mean learning_rate"):
+        explain("learnig-rate")
+
+
+def test_the_stated_default_is_the_default() -> None:
+    for name in setting_names():
+        path = name.split(".")
+        models: dict[str, Any] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
+        field = (models[path[0]] if len(path) == 2 else Recipe).model_fields[path[-1]]
+        if isinstance(field.default, int | float | str) and name != "workspace":
+            stated = explain(name).default_and_why.split()[0].rstrip(",:.")
+            assert stated in (str(field.default), str(field.default).replace("e-05", "e-5")), name
+
+
+def test_a_user_normally_sees_at_most_25_settings() -> None:
+    assert sum(explain(name).everyday for name in Recipe.model_fields) <= 25
+
+
+def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
+    schema = json_schema()
+    json.dumps(schema, allow_nan=False)
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(Recipe.model_fields)
+    assert schema["required"] == ["student", "teacher", "prompts"]
+    assert "bf16" not in json.dumps(schema)
+
+
+def test_recipes_import_without_torch_and_quickly() -> None:
+    script = (
+        "import sys, time; begin = time.process_time(); import limbeck.recipe.files\n"
+        "took = time.process_time() - begin\n"
+        "heavy = sorted({'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)); print(took, *heavy)"
+    )
+    took, *heavy = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert heavy == []
+    assert float(took) < 0.5  # processor time; 0.16 s where this was written

@@ -1,0 +1,191 @@
+"""One writer per folder: the second one is told who the first is, and a dead one is in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from limbeck.errors import Refusal
+from limbeck.runs import lock as lock_module
+from limbeck.runs.lock import RunLock, look
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from limbeck.runs.lock import RunLock
+lock = RunLock(Path(sys.argv[1]))
+lock.acquire()
+if sys.argv[2] == "fork" and os.fork() == 0:
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(30)
+    os._exit(0)
+os.write(1, b"held\\n")
+time.sleep(30)
+"""
+
+
+def holding(path: Path, how: str = "plain") -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", HOLD, str(path), how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_second_writer_is_refused_within_two_seconds_and_told_who_writes(tmp_path: Path) -> None:
+    path = tmp_path / "calm-otter-17" / "run.lock"
+    path.parent.mkdir()
+    with holding(path) as process:
+        assert line_of(process) == "held"
+        begin = time.monotonic()
+        with pytest.raises(Refusal) as caught:
+            RunLock(path).acquire()
+        assert time.monotonic() - begin < 2
+        assert caught.value.code == "run.locked"
+        assert caught.value.exit_code == 3
+        assert "calm-otter-17" in caught.value.given
+        assert f"process {process.pid} on {socket.gethostname()}" in caught.value.given
+        assert "s ago" in caught.value.given
+        state = look(path)
+        assert state.held
+        assert state.holder is not None
+        assert state.holder.pid == process.pid
+        process.kill()
+    state = look(path)
+    assert not state.held, "the kernel frees the lock of a killed process"
+    assert state.holder is not None
+    assert state.holder.pid == process.pid, "who held it last is still told"
+    second = RunLock(path)
+    second.acquire()
+    assert second.held
+    second.release()
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_died(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    with holding(path, "fork") as process:
+        lines = [line_of(process), line_of(process)]  # the child's number and "held", in either order
+        child = int(next(line for line in lines if line != "held"))
+        try:
+            assert look(path).held
+            process.kill()
+            process.wait()
+            os.kill(child, 0)  # the child lives
+            lock = RunLock(path)
+            lock.acquire()
+            lock.release()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from limbeck.runs.lock import RunLock, look\n"
+        "path = Path(sys.argv[1]); lock = RunLock(path); lock.acquire(); child = os.fork()\n"
+        "if child == 0:\n    held = lock.held; lock.release(); os._exit(int(held))\n"
+        "code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]); print(code, lock.held, look(path).held)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "run.lock")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0", "True", "True"]
+
+
+def test_the_lock_comes_and_goes(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    assert not look(path).held, "a folder that nobody ever wrote to"
+    lock = RunLock(path)
+    for _ in range(2):
+        lock.acquire()
+        assert lock.held
+        assert look(path).held
+        with pytest.raises(Refusal):
+            RunLock(path).acquire()
+        lock.release()
+        lock.release()
+        assert not lock.held
+        assert not look(path).held
+        assert look(path).holder is None
+
+
+def test_readers_that_look_never_refuse_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    script = (
+        "import sys; from pathlib import Path; from limbeck.runs.lock import look; path = Path(sys.argv[1])\n"
+        "print('on', flush=True)\nwhile True: look(path)"
+    )
+    path.touch()
+    readers = [
+        subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        for reader in readers:
+            assert line_of(reader) == "on"
+        for _ in range(20):
+            lock = RunLock(path)
+            lock.acquire()
+            lock.release()
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.communicate()
+
+
+def test_the_heartbeat_is_renewed_while_the_lock_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module, "HEARTBEAT_S", 0.02)
+    path = tmp_path / "run.lock"
+    lock = RunLock(path)
+    lock.acquire()
+    os.utime(path, (0, 0))
+    until = time.monotonic() + 10
+    while path.stat().st_mtime == 0 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert path.stat().st_mtime > 0
+    lock.release()
+    os.utime(path, (0, 0))
+    time.sleep(0.1)
+    assert path.stat().st_mtime == 0, "a lock that was given up has no heartbeat"
+
+
+def test_a_heartbeat_from_another_machine_counts_as_life_until_it_is_old(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    path.write_text(json.dumps({"host": "another-machine", "pid": 1, "started": "2026-01-01T00:00:00+00:00"}))
+    assert look(path).held
+    with pytest.raises(Refusal, match="another-machine"):
+        RunLock(path).acquire()
+    os.utime(path, (time.time() - 3600,) * 2)
+    assert not look(path).held
+    lock = RunLock(path)
+    lock.acquire()
+    lock.release()
+
+
+def test_a_clock_that_jumps_changes_nothing_on_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    lock = RunLock(path)
+    lock.acquire()
+    for seconds in (-86400, 86400):
+        os.utime(path, (time.time() + seconds,) * 2)
+        state = look(path)
+        assert state.held
+        assert state.heartbeat_age_s is not None
+        assert state.heartbeat_age_s >= 0
+    lock.release()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "\0" * 10, '{"host": "a", "pid": "x", "started": ""}'])
+def test_whatever_the_lock_file_says_it_can_be_taken(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.lock"
+    path.write_text(text)
+    assert look(path).holder is None
+    lock = RunLock(path)
+    lock.acquire()
+    lock.release()

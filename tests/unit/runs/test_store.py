@@ -1,0 +1,296 @@
+"""A run is a folder: what lies in it, who may write it, and how it stands after any end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from limbeck.errors import DataError, Refusal, Stopped, UsageError
+from limbeck.runs.lines import read_lines
+from limbeck.runs.store import Run, current_events, list_runs, resolve_run
+
+
+def events_of(run: Run) -> list[dict[str, object]]:
+    return [{key: value for key, value in event.items() if key != "time"} for event in run.read_events()]
+
+
+def test_a_new_run_is_a_private_folder_with_its_recipe(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        run = Run.create(tmp_path / "work", "support-2", "student: x\n")
+        with run:
+            run.append_event({"kind": "start", "steps": 3})
+            run.write_answers("teacher", [{"answer": "y"}])
+    finally:
+        os.umask(old)
+    assert run.path == tmp_path / "work" / "runs" / "support-2"
+    assert run.name == "support-2"
+    assert run.recipe_path.read_text() == "student: x\n"
+    for path in (run.path, *run.path.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, f"{path} can be read by others"
+    assert {path.name for path in run.path.iterdir()} == {
+        "recipe.yaml", "events.jsonl", "answers", "marks", "checkpoints", "run.lock"
+    }  # fmt: skip
+
+
+def test_the_names_in_a_run_folder(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "r")
+    names = {
+        "recipe.yaml": run.recipe_path,
+        "events.jsonl": run.events_path,
+        "answers/held-out.jsonl": run.answers("held-out"),
+        "marks/step-000050.safetensors": run.marks(50),
+        "votes.jsonl": run.votes_path,
+        "checkpoints/step-00000123": run.checkpoint(123),
+        "model": run.model_path,
+        "report.html": run.report_path,
+    }
+    assert {str(path.relative_to(run.path)) for path in names.values()} == set(names)
+
+
+def test_names_are_drawn_new_or_must_be_free(tmp_path: Path) -> None:
+    names = {Run.create(tmp_path, None).name for _ in range(5)}
+    assert len(names) == 5
+    assert all(re.fullmatch(r"[a-z]+-[a-z]+-\d\d", name) for name in names)
+    Run.create(tmp_path, "mine")
+    with pytest.raises(UsageError) as caught:
+        Run.create(tmp_path, "mine")
+    assert caught.value.code == "run.exists"
+    for hostile in ("../x", "a/b", ".x", "con", ""):
+        with pytest.raises(UsageError) as refused:
+            Run.create(tmp_path, hostile)
+        assert refused.value.code == "names.not-allowed"
+
+
+def test_runs_that_would_lie_outside_the_workspace_are_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    workspace = tmp_path / "work"
+    outside.mkdir()
+    workspace.mkdir()
+    (workspace / "runs").symlink_to(outside)
+    with pytest.raises(UsageError) as caught:
+        Run.create(workspace, "x")
+    assert caught.value.code == "names.outside"
+    assert list(outside.iterdir()) == []
+
+
+def test_events_carry_time_and_kind_and_come_back_in_order(tmp_path: Path) -> None:
+    with Run.create(tmp_path, None) as run:
+        run.append_event({"kind": "start", "steps": 2, "step": 0})
+        run.append_event({"kind": "step", "step": 1, "loss": 0.5, "text": "ü\u2028"})
+        run.append_event({"kind": "step", "step": 2, "loss": math.nan})
+        assert events_of(run)[1:] == [
+            {"kind": "step", "step": 1, "loss": 0.5, "text": "ü\u2028"},
+            {"kind": "step", "step": 2, "loss": None, "not_finite": {"loss": "nan"}},
+        ]
+    for event in run.read_events():
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(event["time"]))
+    assert b"NaN" not in run.events_path.read_bytes()
+
+
+def test_writing_needs_the_lock(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, None)
+    with pytest.raises(AssertionError, match="with run"):
+        run.append_event({"kind": "start"})
+    with pytest.raises(AssertionError, match="with run"):
+        run.write_answers("x", [])
+    with run, pytest.raises(Refusal, match=f"process {os.getpid()}"), Run.open(run.path):
+        pass
+    with run, pytest.raises(AssertionError, match="kind"):
+        run.append_event({"step": 1})
+
+
+def test_a_second_writer_in_another_process_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from limbeck.runs.store import Run; from limbeck.errors import Refusal\n"
+        "try:\n    with Run.open(Path(sys.argv[1])) as run: run.append_event({'kind': 'start'})\n"
+        "except Refusal as error: sys.exit(str(error.exit_code) + ' ' + error.given)"
+    )
+    with Run.create(tmp_path, "mine") as run:
+        run.append_event({"kind": "start", "steps": 2})
+        before = run.events_path.read_bytes()
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=False
+        )
+        assert done.stderr.startswith(f"3 The run mine is being written by process {os.getpid()} on ")
+        assert run.events_path.read_bytes() == before
+
+
+def test_status_through_the_life_of_a_run(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, None)
+    with run:
+        run.append_event({"kind": "phase", "phase": "loading"})
+        assert run.status().state == "running"
+        run.append_event({"kind": "start", "steps": 10})
+        run.append_event({"kind": "step", "step": 1})
+        run.append_event({"kind": "evaluation", "step": 99})
+        status = run.status()
+        assert (status.state, status.step, status.steps) == ("running", 1, 10)
+        assert status.holder is not None
+        assert status.holder.pid == os.getpid()
+        run.append_event({"kind": "stopped", "text": "asked to"})
+    assert (run.status().state, run.status().text) == ("stopped", "asked to")
+    with run:
+        assert run.status().state == "running"
+        run.append_event({"kind": "start", "step": 1, "steps": 10})
+        run.append_event({"kind": "step", "step": 2})
+        run.append_event({"kind": "failed", "text": "loss is nan"})
+    assert (run.status().state, run.status().step, run.status().text) == ("failed", 2, "loss is nan")
+    with run:
+        run.append_event({"kind": "start", "step": 2, "steps": 10})
+        run.append_event({"kind": "done", "step": 10})
+        run.append_event({"kind": "verdict", "text": "ship"})
+    status = run.status()
+    assert (status.state, status.step, status.steps) == ("done", 2, 10)
+    assert status.last_event == run.read_events()[-1]["time"]
+
+
+def test_a_run_without_any_event_and_without_a_writer_has_died(tmp_path: Path) -> None:
+    status = Run.create(tmp_path, None).status()
+    assert (status.state, status.step, status.steps, status.last_event) == ("died", 0, None, None)
+
+
+def test_a_killed_run_has_died_at_its_last_step_and_is_never_called_running(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from limbeck.runs.store import Run\n"
+        "with Run.create(Path(sys.argv[1]), 'killed') as run:\n"
+        "    run.append_event({'kind': 'start', 'steps': 100})\n"
+        "    for step in range(1, 8): run.append_event({'kind': 'step', 'step': step, 'text': 'x' * 100_000})\n"
+        "    print('on', flush=True); time.sleep(30)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        run = resolve_run(tmp_path, "killed")
+        assert run.status().state == "running"
+        process.send_signal(signal.SIGKILL)
+    status = run.status()
+    assert (status.state, status.step, status.steps) == ("died", 7, 100)
+    assert status.holder is not None
+    assert status.holder.pid == process.pid
+    with run.events_path.open("ab") as file:
+        file.write(b'{"kind": "step", "step": 8, "te')
+    assert run.status().step == 7
+    with run:
+        run.append_event({"kind": "start", "step": 5, "steps": 100})
+    assert [event["kind"] for event in run.read_events()][-2:] == ["step", "start"]
+
+
+def test_continued_steps_are_in_the_run_once(tmp_path: Path) -> None:
+    with Run.create(tmp_path, None) as run:
+        run.append_event({"kind": "start", "steps": 4})
+        for step in (1, 2, 3):
+            run.append_event({"kind": "step", "step": step, "try": 1})
+        run.append_event({"kind": "start", "steps": 4, "step": 2})
+        for step in (3, 4):
+            run.append_event({"kind": "step", "step": step, "try": 2})
+        run.append_event({"kind": "done", "step": 4})
+    steps = [(event["step"], event["try"]) for event in current_events(run.read_events()) if event["kind"] == "step"]
+    assert steps == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    assert len(run.read_events()) == 8, "the log itself loses nothing"
+    assert run.status().step == 4
+
+
+def test_a_reader_tails_a_run_that_is_written(tmp_path: Path) -> None:
+    with Run.create(tmp_path, None) as run:
+        reader = Run.open(run.path)
+        offset = 0
+        for step in range(3):
+            run.append_event({"kind": "step", "step": step})
+            events, offset = reader.tail_events(offset)
+            assert [event["step"] for event in events] == [step]
+        assert reader.tail_events(offset) == ([], offset)
+
+
+def test_answers_are_written_whole_and_read_back(tmp_path: Path) -> None:
+    rows = [{"source": "t.jsonl:1", "answer": "ja\u2028\ud83d", "ids": [1, 2], "score": math.inf}, {"answer": ""}]
+    with Run.create(tmp_path, None) as run:
+        run.write_answers("held-out-step-000020", rows)
+        run.write_answers("held-out-teacher", [])
+        assert run.read_answers("held-out-step-000020") == [
+            {**rows[0], "score": None, "not_finite": {"score": "inf"}},
+            {"answer": ""},
+        ]
+        assert run.read_answers("held-out-teacher") == []
+        run.write_answers("held-out-step-000020", [{"answer": "new"}])
+        assert run.read_answers("held-out-step-000020") == [{"answer": "new"}]
+    assert run.answer_sets() == ["held-out-step-000020", "held-out-teacher"]
+    with pytest.raises(DataError, match="held-out-teacher") as caught:
+        run.read_answers("nothing")
+    assert caught.value.code == "run.answers-missing"
+    with pytest.raises(UsageError, match="set of answers"):
+        run.read_answers("../events")
+
+
+def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> None:
+    assert list_runs(tmp_path) == []
+    for name in ("first", "second", "third"):
+        with Run.create(tmp_path, name) as run:
+            run.append_event({"kind": "start"})
+        time.sleep(0.005)
+    folder = tmp_path / "runs"
+    (folder / "empty").mkdir()
+    (folder / ".hidden").mkdir()
+    (folder / "file").write_text("x")
+    (folder / "link").symlink_to(folder / "first")
+    (folder / "first" / "events.jsonl").write_text(json.dumps({"kind": "x", "time": "1999-01-01T00:00:00.000Z"}) + "\n")
+    assert [run.name for run in list_runs(tmp_path)] == ["third", "second", "first"]
+    (folder / "second" / "events.jsonl").write_text("broken\n")
+    assert {run.name for run in list_runs(tmp_path)} == {"first", "second", "third"}
+
+
+def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path) -> None:
+    Run.create(tmp_path, "calm-otter-17")
+    assert resolve_run(tmp_path, "calm-otter-17").path == tmp_path / "runs" / "calm-otter-17"
+    with pytest.raises(UsageError, match="Did you mean calm-otter-17") as caught:
+        resolve_run(tmp_path, "calm-oter-17")
+    assert caught.value.code == "run.not-found"
+    with pytest.raises(UsageError, match="no run yet"):
+        resolve_run(tmp_path / "elsewhere", "x")
+    with pytest.raises(UsageError, match="name of a run"):
+        resolve_run(tmp_path, "../calm-otter-17")
+    Run.create(tmp_path / "other", "x")
+    (tmp_path / "other" / "runs" / "link").symlink_to(tmp_path / "runs" / "calm-otter-17")
+    with pytest.raises(UsageError) as refused:
+        resolve_run(tmp_path / "other", "link")
+    assert refused.value.code == "names.outside"
+    with pytest.raises(UsageError, match="is no run"):
+        Run.open(tmp_path)
+
+
+def test_a_folder_with_links_in_place_of_files_reads_and_writes_nothing_else(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"kind": "start"}\n')
+    run = Run.create(tmp_path, "hostile")
+    run.events_path.unlink()
+    run.events_path.symlink_to(secret)
+    with pytest.raises(DataError):
+        run.read_events()
+    with pytest.raises(DataError):
+        run.status()
+    (run.path / "run.lock").symlink_to(secret)
+    with pytest.raises(Stopped), run:
+        run.append_event({"kind": "start"})
+    assert secret.read_text() == '{"kind": "start"}\n'
+    assert read_lines(secret)[0] == [{"kind": "start"}]
+
+
+def test_a_workspace_that_takes_no_files_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    with pytest.raises(Stopped, match="could not be written") as caught:
+        Run.create(tmp_path, "x")
+    assert caught.value.code == "run.write-failed"
+
+
+def test_runs_import_without_torch_and_numpy() -> None:
+    script = "import sys, limbeck.runs.store; print(sorted({'torch', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,287 @@
+"""Rows: what is read, what is set aside, and how faults are told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import prompt_row, write_rows
+from limbeck.data.rows import Message, read_rows
+from limbeck.errors import DataError
+
+
+def fault_of(path: Path, text: str | bytes) -> DataError:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    with pytest.raises(DataError) as raised:
+        read_rows(path)
+    return raised.value
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tickets.jsonl"
+
+
+def test_the_three_forms_of_a_row_are_the_same_conversation(path: Path) -> None:
+    turn = {"role": "user", "content": "Hi"}
+    rows = [{"prompt": [turn]}, {"prompt": "Hi"}, {"messages": [turn, {"role": "assistant", "content": "Hello"}]}]
+    read = read_rows(write_rows(path, rows))
+    assert [row.messages for row in read.rows] == [(Message("user", "Hi"),)] * 3
+    assert len({row.content_hash for row in read.rows}) == 1
+    assert [row.reference for row in read.rows] == [None, None, "Hello"]
+    assert [row.source for row in read.rows] == ["tickets.jsonl:1", "tickets.jsonl:2", "tickets.jsonl:3"]
+    assert "2 of 3 rows repeat the prompt of an earlier row." in read.notes
+    assert read.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_content_hash_tells_roles_and_turns_apart(path: Path) -> None:
+    rows = [
+        prompt_row("ab"),
+        prompt_row("b", system="a"),
+        {"messages": [{"role": r, "content": c} for r, c in (("user", "a"), ("assistant", "b"), ("user", "c"))]},
+    ]
+    assert len({row.content_hash for row in read_rows(write_rows(path, rows)).rows}) == 3
+
+
+@pytest.mark.report("DC-05")
+def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> None:
+    prompt_only = read_rows(write_rows(path, [prompt_row(f"question {i}") for i in range(20)]))
+    assert (len(prompt_only.rows), prompt_only.num_references, prompt_only.notes) == (20, 0, ())
+    rows = [prompt_row("q", **{name: f"by {name}"}) for name in ("completion", "answer", "ideal", "response")]
+    rows.append(prompt_row("q", completion=[{"role": "assistant", "content": "by turn"}]))
+    rows.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "by messages"}]})
+    rows.append(prompt_row("q", answer=None))
+    read = read_rows(write_rows(path, rows))
+    assert [row.reference for row in read.rows] == [
+        "by completion",
+        "by answer",
+        "by ideal",
+        "by response",
+        "by turn",
+        "by messages",
+        None,
+    ]
+    assert all(row.messages == (Message("user", "q"),) for row in read.rows)
+    assert read.num_references == 6
+    assert "6 rows carry a reference answer; this route does not read it." in read.notes
+
+
+def test_other_columns_are_kept_and_named(path: Path) -> None:
+    read = read_rows(write_rows(path, [prompt_row("q", id=7, tags=["a"]), prompt_row("r", id="x")]))
+    assert [dict(row.extra) for row in read.rows] == [{"id": 7, "tags": ["a"]}, {"id": "x"}]
+    assert read.notes == ("Columns kept with their rows but not part of the prompt: id (2), tags (1).",)
+
+
+def test_text_parts_are_joined_and_an_empty_system_text_is_kept(path: Path) -> None:
+    parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "so?"}]
+    turns = [{"role": "system", "content": []}, {"role": "user", "content": parts}]
+    read = read_rows(write_rows(path, [{"prompt": turns}]))
+    assert read.rows[0].messages == (Message("system", ""), Message("user", "How so?"))
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def test_mark_line_ends_and_blank_lines_change_nothing(path: Path) -> None:
+    lines = [json.dumps(prompt_row(f"Füße {i}"), ensure_ascii=False) for i in range(3)]
+    plain = "\n".join(lines) + "\n"
+    path.write_text(plain, encoding="utf-8", newline="")
+    expected = [row.messages for row in read_rows(path).rows]
+    for text, sources in (
+        ("\ufeff" + plain, [1, 2, 3]),
+        (plain.replace("\n", "\r\n"), [1, 2, 3]),
+        (plain.replace("\n", "\r"), [1, 2, 3]),
+        (f"\n{lines[0]}  \r\n\r\n{lines[1]}\n \n{lines[2]}", [2, 4, 6]),
+    ):
+        path.write_text(text, encoding="utf-8", newline="")
+        read = read_rows(path)
+        assert [row.messages for row in read.rows] == expected
+        assert [row.source for row in read.rows] == [f"tickets.jsonl:{line}" for line in sources]
+
+
+def test_line_separators_inside_a_text_cut_nothing(path: Path) -> None:
+    text = "one\u2028two\u0085three\x0bfour\x1cfive\u2029six"
+    row = json.dumps({"prompt": text}, ensure_ascii=False)
+    path.write_bytes(f"{row}\n{row}\n".encode())
+    assert [r.messages[0].content for r in read_rows(path).rows] == [text, text]
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])).filter(str.strip), min_size=1, max_size=5))
+def test_any_text_comes_back_unchanged(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    file = tmp_path_factory.mktemp("rows") / "any.jsonl"
+    read = read_rows(write_rows(file, [{"prompt": text} for text in texts]))
+    assert [row.messages[0].content for row in read.rows] == texts
+
+
+def test_rows_printed_over_several_lines_are_read(path: Path) -> None:
+    rows = [prompt_row("one", id=1), prompt_row("two", id=2)]
+    path.write_text("\n".join(json.dumps(row, indent=2) for row in rows), encoding="utf-8")
+    read = read_rows(path)
+    assert [row.messages[0].content for row in read.rows] == ["one", "two"]
+    num_lines = len(json.dumps(rows[0], indent=2).splitlines())
+    assert [row.source for row in read.rows] == ["tickets.jsonl:1", f"tickets.jsonl:{num_lines + 1}"]
+    assert read.notes[0].startswith("tickets.jsonl is JSON objects that span lines")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_one_json_array_is_read(path: Path, indent: int | None) -> None:
+    path.write_text(json.dumps([prompt_row("one"), prompt_row("two")], indent=indent) + "\n", encoding="utf-8")
+    read = read_rows(path)
+    assert [row.messages[0].content for row in read.rows] == ["one", "two"]
+    assert len({row.source for row in read.rows}) == 2
+    assert read.notes[0].startswith("tickets.jsonl is one JSON array")
+
+
+def test_a_broken_array_says_where_it_breaks(path: Path) -> None:
+    error = fault_of(path, '[\n{"prompt": "a"},\n{"prompt": "b"}\n{"prompt": "c"}]')
+    assert error.code == "data.json-invalid"
+    assert "tickets.jsonl:3" in error.given
+    assert "a comma or the closing bracket" in error.given
+    assert "after the closing bracket" in fault_of(path, '[{"prompt": "a"}] x').given
+    assert "the rest was not read" in fault_of(path, '[{"prompt": "a"}, {"prompt": ]').given
+
+
+def test_a_bad_byte_is_named_with_row_and_place(path: Path) -> None:
+    first = b'{"prompt": "a"}\n'
+    error = fault_of(path, first + b'{"prompt": "caf\xe9"}\n')
+    assert error.code == "data.not-utf8"
+    # the row has 12 bytes before the text and "caf" before the byte: the 16th of the row
+    assert f"tickets.jsonl:2: byte 16 of the row (byte {len(first) + 16} of the file) is 0xe9" in error.given
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "data.file-empty"),
+        (b"\xef\xbb\xbf \r\n\n", "data.file-empty"),
+        ('{"prompt": "a"}'.encode("utf-16"), "data.encoding-unsupported"),
+        ('{"prompt": "a"}'.encode("utf-16-le"), "data.encoding-unsupported"),
+        (b"PAR1....", "data.format-unsupported"),
+    ],
+)
+def test_files_of_another_kind_are_refused(path: Path, content: bytes, code: str) -> None:
+    assert fault_of(path, content).code == code
+
+
+def test_a_csv_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "tickets.csv").write_text("prompt\nhi\n")
+    (tmp_path / "tickets.jsonl").write_text('{"prompt": "a"}\n')
+    for name, code, part in (
+        ("tickets.csv", "data.format-unsupported", "is a CSV file"),
+        (".", "data.file-is-folder", "is a folder"),
+        ("tickts.jsonl", "data.file-missing", "(nearest: tickets.jsonl"),
+        ("nowhere/rows.jsonl", "data.file-missing", "does not exist either"),
+    ):
+        with pytest.raises(DataError) as raised:
+            read_rows(tmp_path / name)
+        assert raised.value.code == code
+        assert part in raised.value.given
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+USER = '{"role": "user", "content": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "place"),
+    [
+        ('{"prompt": ""}', "data.content-empty", ", prompt: the prompt is ''"),
+        ('{"prompt": " \\n"}', "data.content-empty", ", prompt: "),
+        ('{"prompt": []}', "data.conversation-empty", ", prompt: "),
+        ('{"prompt": 42}', "data.field-type", ", prompt: the value is the number 42"),
+        ('{"messages": "hi"}', "data.field-type", ", messages: the value is the text 'hi'"),
+        ('{"messages": null}', "data.field-missing", "the row has 'messages'"),
+        ('{"promt": "a"}', "data.field-missing", "which 'promt' may be meant to be"),
+        ("{}", "data.field-missing", "the row has no columns"),
+        (USER, "data.field-missing", "this is one message"),
+        (f'{{"prompt": "a", "messages": [{USER}]}}', "data.field-ambiguous", "both prompt and messages"),
+        ('["a"]', "data.row-not-object", ""),
+        ('"a"', "data.row-not-object", "the row is the text 'a'"),
+        ('{"prompt": ["a"]}', "data.field-type", ", prompt[0]: the message is the text 'a'"),
+        ('{"prompt": [{"role": "user"}]}', "data.field-missing", ", prompt[0].content: "),
+        ('{"prompt": [{"content": "a"}]}', "data.field-missing", ", prompt[0].role: "),
+        ('{"prompt": [{"role": "Assistant", "content": "a"}]}', "data.role-unknown", "(is assistant meant?)"),
+        ('{"prompt": [{"role": "human", "content": "a"}]}', "data.role-unknown", "(is user meant?)"),
+        ('{"prompt": [{"role": "developer", "content": "a"}]}', "data.role-unknown", "the role is 'developer'"),
+        ('{"prompt": [{"role": 1, "content": "a"}]}', "data.role-unknown", "the role is 1"),
+        ('{"prompt": [{"from": "human", "value": "a"}]}', "data.field-missing", "human is user"),
+        ('{"prompt": [{"role": "user", "content": true}]}', "data.field-type", "the content is the boolean true"),
+        ('{"prompt": [{"role": "user", "content": null}]}', "data.field-type", "the content is null"),
+        ('{"prompt": [{"role": "user", "content": []}]}', "data.content-empty", ", prompt[0].content: "),
+        (
+            '{"prompt": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}',
+            "data.part-unsupported",
+            ", prompt[0].content[0]: a part of type 'image'",
+        ),
+        (
+            f'{{"prompt": [{USER}, {{"role": "assistant", "content": "b"}}]}}',
+            "data.conversation-end",
+            "(a reference answer stands in messages",
+        ),
+        (f'{{"prompt": [{USER}, {{"role": "system", "content": "b"}}]}}', "data.conversation-end", "role system"),
+        ('{"messages": [{"role": "assistant", "content": "b"}]}', "data.conversation-end", "nothing but the reference"),
+        (f'{{"messages": [{USER}, {{"role": "assistant", "content": " "}}]}}', "data.content-empty", "messages[1]"),
+        (
+            f'{{"messages": [{USER}, {{"role": "assistant", "content": "b", "tool_calls": [1]}}]}}',
+            "data.message-unsupported",
+            ", messages[1].tool_calls: ",
+        ),
+        ('{"prompt": "a", "tools": [{"name": "f"}]}', "data.column-unsupported", ", tools: "),
+        ('{"prompt": "a", "answer": 42}', "data.reference-invalid", ", answer: the reference answer is the number 42"),
+        ('{"prompt": "a", "answer": "b", "ideal": "c"}', "data.field-ambiguous", "in answer and ideal"),
+        ('{"prompt": "a", "prompt": "b"}', "data.key-repeated", "the key 'prompt' stands twice"),
+        ('{"prompt": "a", "x": {"y": 1, "y": 2}}', "data.key-repeated", "the key 'y' stands twice"),
+        ('{"prompt": "a", "x": NaN}', "data.number-not-finite", "the value NaN"),
+        ('{"prompt": "a", "x": -Infinity}', "data.number-not-finite", "the value -Infinity"),
+        ('{"prompt": "a", "x": 1e999}', "data.number-not-finite", "the number 1e999"),
+        ('{"prompt": "half \\ud83d"}', "data.lone-surrogate", ", prompt: half of a surrogate pair, \\ud83d, at char"),
+        ('{"prompt": "a", "x": ["\\ude00"]}', "data.lone-surrogate", ", x[0]: "),
+        ('{"prompt": "a"} {"prompt": "b"}', "data.json-invalid", "more text after the object, from column 16"),
+        ("{'prompt': 'a'}", "data.json-invalid", "not JSON: Expecting property name enclosed in double quotes"),
+        ("prompt,answer", "data.json-invalid", "not JSON"),
+        ('{"prompt": "a', "data.json-invalid", "the file stops in the middle of this row"),
+        ('{"prompt": ' + "[" * 100_000, "data.json-invalid", ""),
+    ],
+)
+def test_a_fault_is_named_with_row_and_field(path: Path, row: str, code: str, place: str) -> None:
+    error = fault_of(path, f'{{"prompt": "fine"}}\n{row}')
+    assert error.code == code
+    assert error.given.startswith("tickets.jsonl has 1 fault:\n  tickets.jsonl:2")
+    assert place in error.given
+
+
+def test_whole_surrogate_pairs_are_text(path: Path) -> None:
+    path.write_text('{"prompt": "\\ud83d\\ude00"}\n')
+    assert read_rows(path).rows[0].messages[0].content == "\U0001f600"
+
+
+def test_equal_references_are_one_reference(path: Path) -> None:
+    assert read_rows(write_rows(path, [prompt_row("a", answer="b", ideal="b")])).rows[0].reference == "b"
+
+
+def test_all_faults_are_listed_at_once_in_the_order_of_the_file(path: Path) -> None:
+    lines = ['{"prompt": ""}', '{"prompt": "a"', '{"prompt": "fine"}', '{"prompt": "b", "x": NaN, "answer": 1}']
+    error = fault_of(path, "\n".join(lines) + "\n")
+    assert error.code == "data.rows-faulty"
+    places = [line.strip().split(":")[1].split(",")[0] for line in error.given.splitlines()[1:]]
+    assert places == ["1", "2", "4", "4"]
+
+
+def test_more_than_twenty_faults_are_counted(path: Path) -> None:
+    error = fault_of(path, '{"prompt": ""}\n' * 33)
+    assert error.code == "data.content-empty"
+    assert error.given.startswith("tickets.jsonl has 33 faults:")
+    assert error.given.count("tickets.jsonl:") == 20
+    assert error.given.rstrip().endswith("and 13 more")
+
+
+def test_a_long_value_is_shown_short(path: Path) -> None:
+    error = fault_of(path, json.dumps({"prompt": [{"role": "x" * 10_000, "content": "a"}]}))
+    assert len(error.given) < 300
+    assert "(10002 characters)" in error.given

@@ -1,0 +1,128 @@
+"""What this machine gives: device, memory, threads. Probed once at the start of a run, and recorded with it."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import torch
+
+from limbeck.errors import UsageError
+
+__all__ = ["Machine", "peak_memory_bytes", "probe_machine", "use_machine"]
+
+CGROUP = Path("/sys/fs/cgroup")
+CPU_INFO = Path("/proc/cpuinfo")
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run uses of the machine; `free_bytes` is the device's memory that nothing had taken at the probe."""
+
+    device: str
+    device_name: str
+    total_bytes: int
+    free_bytes: int
+    num_threads: int
+    matmul_precision: str
+    bf16: bool
+    python: str
+    libraries: dict[str, str]
+
+
+def probe_machine(device: str = "auto") -> Machine:
+    """Look at the machine, changing nothing.
+
+    Args:
+        device: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        UsageError: the device does not exist here.
+    """
+    chosen = _choose_device(device)
+    if chosen.type == "cuda":
+        free_bytes, total_bytes = torch.cuda.mem_get_info(chosen)
+        device_name = torch.cuda.get_device_name(chosen)
+        bf16 = torch.cuda.is_bf16_supported()
+    else:
+        memory = psutil.virtual_memory()
+        free_bytes, total_bytes = _container_limit(memory.available, memory.total)
+        device_name = _cpu_name()
+        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and _has_cpu_flag("avx512_bf16")
+    return Machine(
+        device=str(chosen),
+        device_name=device_name,
+        total_bytes=total_bytes,
+        free_bytes=free_bytes,
+        num_threads=torch.get_num_threads(),
+        matmul_precision=torch.get_float32_matmul_precision(),
+        bf16=bf16,
+        python=platform.python_version(),
+        libraries={name: version(name) for name in LIBRARIES},
+    )
+
+
+def use_machine(device: str = "auto") -> Machine:
+    """Set what a float32 run needs, true float32 matrix products, and probe the machine as it then is."""
+    torch.set_float32_matmul_precision("highest")
+    return probe_machine(device)
+
+
+def peak_memory_bytes(device: str) -> int:
+    """The most memory this process has held so far: on a GPU what torch reserved, else resident memory."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _choose_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        chosen = None
+    num_gpus = torch.cuda.device_count()
+    known = chosen is not None and (chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < num_gpus))
+    if chosen is None or not known:
+        raise UsageError(
+            "machine.no-device",
+            given=f"The device is {device!r}; this machine has a CPU and {num_gpus} CUDA devices.",
+            needed="A run needs one device that is here.",
+            fix="Use device: auto, or cpu.",
+        )
+    return chosen
+
+
+def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
+    """A container may be allowed less memory than the machine has."""
+    try:
+        limited_bytes = (CGROUP / "memory.max").read_text().strip()
+        used_bytes = int((CGROUP / "memory.current").read_text())
+    except OSError:
+        return free_bytes, total_bytes
+    if limited_bytes == "max":
+        return free_bytes, total_bytes
+    return min(free_bytes, int(limited_bytes) - used_bytes), min(total_bytes, int(limited_bytes))
+
+
+def _cpu_name() -> str:
+    for line in _cpu_info():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _has_cpu_flag(flag: str) -> bool:
+    return any(line.startswith("flags") and flag in line.split() for line in _cpu_info())
+
+
+def _cpu_info() -> list[str]:
+    return CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []

@@ -1,0 +1,294 @@
+"""Weights and tokenizer onto a device: safetensors only, no code from a repository, one head that is known by test.
+
+Shapes  B = sequences, T = positions, N = completion positions of all sequences, H = hidden, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.cache_utils import Cache
+from transformers.utils import logging as transformers_logging
+
+from limbeck.data.batch import TokenBatch
+from limbeck.errors import ModelError, Refusal
+from limbeck.models.refs import ModelRef
+from limbeck.objectives.fused import Head, head_of
+
+__all__ = [
+    "LanguageModel",
+    "load_config",
+    "load_generation_config",
+    "load_model",
+    "load_tokenizer",
+    "without_progress_bars",
+]
+
+# The two ways to compute the same logits may differ by rounding, relative to the largest logit.
+HEAD_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model in this process: its body gives hidden states, its head turns them into logits.
+
+    The module stays in evaluation mode, also while it trains: dropout would make the student that is trained another
+    one than the student that wrote.
+    """
+
+    ref: ModelRef
+    module: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    generation_config: GenerationConfig
+    head: Head
+
+    @property
+    def name(self) -> str:
+        return self.ref.text
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.module.dtype
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def embedding_rows(self) -> int:
+        embedding = self.module.get_input_embeddings()
+        assert isinstance(embedding, nn.Embedding)
+        return embedding.num_embeddings
+
+    def with_vocabulary(self, num_real: int) -> LanguageModel:
+        """The same model with its logits cut to the first `num_real` ids."""
+        return replace(self, head=replace(self.head, num_real=num_real))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Token ids as text, control tokens shown. For reading only: text is never tokenised again."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        assert isinstance(text, str)
+        return text
+
+    def hidden(self, ids_BT: Tensor, positions_BT: Tensor, mask: Any, *, cache: Cache | None = None) -> Tensor:
+        """Last hidden states [B, T, H] in the model's dtype, after the final norm, before the head.
+
+        `mask` is a padding mask [B, T], an explicit additive mask [B, 1, T, K] or one of these for each kind of layer.
+        """
+        outputs = self.module.base_model(
+            input_ids=ids_BT,
+            attention_mask=mask,
+            position_ids=positions_BT,
+            cache=cache,
+            use_cache=cache is not None,
+        )
+        return outputs.last_hidden_state
+
+    def completion_hidden(self, batch: TokenBatch) -> Tensor:
+        """Hidden states [N, H] of the positions that predict the completion tokens of `batch`, row after row."""
+        hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, batch.mask_BT)
+        return hidden_BTH.flatten(0, 1)[batch.predict_N]
+
+
+def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: torch.device) -> LanguageModel:
+    """Load a model with its tokenizer and check that its head is understood.
+
+    Args:
+        ref: a hub id, a folder, a GGUF file (dequantised) or the model of a run.
+        trainable: whether its weights take gradients.
+        dtype: the dtype of the weights.
+        device: where they go.
+
+    Raises:
+        ModelError: not found, not safetensors, or weights missing from the file.
+        Refusal: the repository brings its own code, or the architecture changes its logits in an unknown way.
+    """
+    config = load_config(ref)
+    tokenizer = load_tokenizer(ref)
+    module = _read_weights(ref, dtype).eval()
+    nn.Module.to(module, device)
+    for parameter in module.parameters():
+        parameter.requires_grad_(trainable)
+    output = module.get_output_embeddings()
+    assert isinstance(output, nn.Module)
+    num_rows = int(output.get_parameter("weight").shape[0])
+    head = head_of(output, num_real=num_rows, **logit_transform(config))
+    model = LanguageModel(ref, module, tokenizer, load_generation_config(ref), head)
+    _check_head(model)
+    return model
+
+
+def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
+    source, options = _source(ref)
+    try:
+        with without_progress_bars():
+            module, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                trust_remote_code=False,
+                use_safetensors=True if ref.kind != "gguf" else None,
+                output_loading_info=True,
+                **options,
+            )
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise _unreadable(ref, "weights", error) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelError(
+            "model.weights-missing",
+            given=f"The weights of {ref.text} lack {len(missing)} tensors, the first is {missing[0]}.",
+            needed="A missing tensor would be filled with random numbers.",
+            fix="Download or save the model again.",
+        )
+    return module
+
+
+@contextmanager
+def without_progress_bars() -> Generator[None]:
+    """transformers draws bars of its own on stderr, also where nobody watches; the run shows its own progress."""
+    enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            transformers_logging.enable_progress_bar()
+
+
+def load_config(ref: ModelRef) -> PretrainedConfig:
+    """The model's configuration, without its weights."""
+    source, options = _source(ref)
+    if ref.kind in ("folder", "run"):
+        _refuse_own_code(ref, Path(source))
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(ref, "configuration", error) from error
+    if "auto_map" in config.to_dict():
+        raise _own_code(ref)
+    return config
+
+
+def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
+    """The tokenizer as it is saved: nothing is added, no side is changed."""
+    source, options = _source(ref)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(ref, "tokenizer", error) from error
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def load_generation_config(ref: ModelRef) -> GenerationConfig:
+    """The model's generation config, of which only the stop and pad ids are ever read."""
+    source, options = _source(ref)
+    if ref.kind == "gguf":
+        return GenerationConfig.from_model_config(load_config(ref))
+    try:
+        return GenerationConfig.from_pretrained(source, **options)
+    except OSError:
+        # Base models are often saved without the file: then the model's config holds the stop ids.
+        return GenerationConfig.from_model_config(load_config(ref))
+
+
+def _source(ref: ModelRef) -> tuple[str, dict[str, Any]]:
+    """What `from_pretrained` takes as its name, and its further options."""
+    if ref.kind == "gguf":
+        assert ref.path is not None
+        return str(ref.path.parent), {"gguf_file": ref.path.name, "local_files_only": True}
+    if ref.kind in ("folder", "run"):
+        return str(ref.path), {"local_files_only": True}
+    if ref.kind == "hub":
+        name = ref.text.partition("@")[0]
+        return name, {} if ref.revision is None else {"revision": ref.revision}
+    raise ModelError(
+        "model.not-local",
+        given=f"{ref.text} names a model behind an interface.",
+        needed="On-policy distillation needs the teacher's distribution at every token of a text that it did not "
+        "write, and the student's weights; a chat interface gives neither.",
+        fix="Name a hub id, a folder, a .gguf file or run:NAME.",
+    )
+
+
+def _refuse_own_code(ref: ModelRef, folder: Path) -> None:
+    """Refuse a folder whose configuration points at Python files, before anything can import them."""
+    for name in ("config.json", "tokenizer_config.json"):
+        path = folder / name
+        if path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8")):
+            raise _own_code(ref)
+
+
+def _own_code(ref: ModelRef) -> Refusal:
+    return Refusal(
+        "model.own-code",
+        given=f"{ref.text} asks for Python code of its own (auto_map in its configuration).",
+        needed="Code that comes with weights would run with your rights, so Limbeck never runs it.",
+        fix="Use a version of the model that transformers supports by itself.",
+    )
+
+
+def _unreadable(ref: ModelRef, what: str, error: Exception) -> ModelError:
+    reason = str(error).strip().splitlines()
+    return ModelError(
+        f"model.{what}-unreadable",
+        given=f"The {what} of {ref.text} could not be read: {reason[0] if reason else type(error).__name__}",
+        needed="Limbeck reads safetensors weights (never pickled ones), config.json and a tokenizer, or a GGUF file.",
+        fix="Check the name and that the download is complete; a .bin model can be saved again as safetensors.",
+    )
+
+
+def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
+    """What an architecture does to its logits after the head: a factor and a soft cap."""
+    settings = config.get_text_config().to_dict()
+    scale = 1.0
+    if settings.get("logits_scaling"):  # Granite divides
+        scale = 1.0 / settings["logits_scaling"]
+    elif settings.get("logit_scale"):  # Cohere multiplies
+        scale = settings["logit_scale"]
+    return {"scale": scale, "softcap": settings.get("final_logit_softcapping")}
+
+
+@torch.no_grad()
+def _check_head(model: LanguageModel) -> None:
+    """Compare head(hidden) with the architecture's own logits on a few tokens."""
+    ids_BT = torch.arange(1, 9, device=model.device).remainder(model.embedding_rows).unsqueeze(0)
+    positions_BT = torch.arange(8, device=model.device).unsqueeze(0)
+    mask_BT = torch.ones_like(ids_BT)
+    own_NV = model.module(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT).logits[0].float()
+    ours_NV = model.head.logits(model.hidden(ids_BT, positions_BT, mask_BT)[0]).float()
+    own_NV = own_NV[:, : ours_NV.shape[1]]
+    largest = own_NV.abs().max().clamp(min=1.0)
+    # bf16 weights give bf16 logits on their own path and float32 logits on ours
+    tolerance = HEAD_TOLERANCE if model.dtype in (torch.float32, torch.float64) else 2e-2
+    gap = ((own_NV - ours_NV).abs().max() / largest).item()
+    if torch.isfinite(own_NV).all() and gap > tolerance:
+        raise Refusal(
+            "model.head-unknown",
+            given=f"The logits of {model.name} ({model.module.config.model_type}) differ from its head applied to its "
+            f"hidden states by {gap:.1e} of the largest logit.",
+            needed="The divergence is computed from hidden states and head, so a step in between that Limbeck does "
+            "not know would train towards the wrong distribution.",
+            fix="Use another model, or report this architecture.",
+        )

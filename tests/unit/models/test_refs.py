@@ -1,0 +1,105 @@
+"""Model strings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from limbeck.errors import ModelError, UsageError
+from limbeck.models.refs import ModelRef, parse_ref
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("student-model", "runs/calm-otter-17/model", "org/local"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    (tmp_path / "runs/fresh-hare-20").mkdir()
+    (tmp_path / "tiny.Q8_0.gguf").write_bytes(b"GGUF")
+    (tmp_path / "only-gguf").mkdir()
+    (tmp_path / "only-gguf/model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
+    (tmp_path / "weights.safetensors").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "path", "revision"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct", "hub", None, None),
+        ("Qwen/Qwen2.5-0.5B-Instruct@main", "hub", None, "main"),
+        ("org/name@refs/pr/3", "hub", None, "refs/pr/3"),
+        ("student-model", "folder", "student-model", None),
+        ("./student-model/", "folder", "student-model", None),
+        # a folder of that name goes before a hub id
+        ("org/local", "folder", "org/local", None),
+        ("tiny.Q8_0.gguf", "gguf", "tiny.Q8_0.gguf", None),
+        ("only-gguf/model.gguf", "gguf", "only-gguf/model.gguf", None),
+        ("openai:gpt-4.1-mini", "hosted", None, None),
+        ("vllm:http://localhost:8000/v1", "served", None, None),
+    ],
+)
+def test_what_a_model_string_means(
+    workspace: Path, text: str, kind: str, path: str | None, revision: str | None
+) -> None:
+    ref = parse_ref(f" {text}\n", workspace=workspace)
+    assert ref == ModelRef(text, ref.kind, None if path is None else Path(path), revision)
+    assert ref.kind == kind
+
+
+def test_a_run_means_its_model_in_the_workspace(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    ref = parse_ref("run:calm-otter-17", workspace=workspace)
+    assert ref == ModelRef("run:calm-otter-17", "run", workspace / "runs/calm-otter-17/model", None)
+
+
+def test_a_home_folder_is_expanded(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(workspace))
+    assert parse_ref("~/student-model", workspace=workspace).path == workspace / "student-model"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [
+        ("", "model.not-found", "An empty text names no model"),
+        ("studnet-model", "model.not-found", "(nearest: student-model)"),
+        ("gpt2", "model.not-found", "a hub id has the form org/name"),
+        ("./nowhere/at-all", "model.not-found", "names no model"),
+        ("org/name@", "model.not-found", "names no model"),
+        ("org/name/more", "model.not-found", "names no model"),
+        ("org/na me", "model.not-found", "names no model"),
+        ("weights.safetensors", "model.file-unsupported", "Name the folder ."),
+        ("tiny.Q4_0.gguf", "model.gguf-missing", "(nearest: tiny.Q8_0.gguf)"),
+        ("only-gguf/zzzzzz.gguf", "model.gguf-missing", "model.gguf"),
+        ("only-gguf", "model.folder-incomplete", "Name the file: only-gguf/model.gguf."),
+        ("adapter", "model.folder-incomplete", "merge it into its base model"),
+        ("runs", "model.folder-incomplete", "Name a folder as transformers saves it"),
+        ("run:calm-oter-17", "model.run-missing", "(nearest: calm-otter-17)"),
+        ("run:fresh-hare-20", "model.run-unfinished", "has no model yet"),
+        ("openai:", "model.form-unknown", "openai:gpt-4.1"),
+        ("vllm:localhost:8000", "model.form-unknown", "vllm:http://localhost:8000"),
+        ("runs:calm-otter-17", "model.form-unknown", "run:calm-otter-17"),
+        ("hf:org/name", "model.form-unknown", "A model is a hub id"),
+    ],
+)
+def test_a_string_that_means_nothing_is_refused_with_the_way_out(
+    workspace: Path, text: str, code: str, part: str
+) -> None:
+    with pytest.raises(ModelError) as raised:
+        parse_ref(text, workspace=workspace)
+    assert raised.value.code == code
+    assert part in str(raised.value)
+
+
+def test_the_folder_of_a_run_points_at_run_name(workspace: Path) -> None:
+    with pytest.raises(ModelError, match="Name its model: run:calm-otter-17"):
+        parse_ref(str(workspace / "runs/calm-otter-17"), workspace=workspace)
+
+
+@pytest.mark.parametrize("name", ["../secrets", "a/b", "", ".hidden"])
+def test_a_run_name_stays_inside_the_workspace(workspace: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"names\.not-allowed"):
+        parse_ref(f"run:{name}", workspace=workspace)

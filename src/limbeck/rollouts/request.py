@@ -1,0 +1,36 @@
+"""What is asked of a writer and what it hands back; the same for the slots and for the plain way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Completion", "Request", "Written"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answer to write: the prompt's ids, the key of its random numbers (see `sampling`) and its longest length."""
+
+    prompt_ids: tuple[int, ...]
+    key: int
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """One token as it is written. `logprob` is in nats, under the model's own distribution at temperature 1."""
+
+    request: int
+    token: int
+    logprob: float
+    end: Literal["stop", "limit"] | None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer; `ids` ends with the stop token unless the answer was cut off at its longest length."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cut_off: bool

@@ -1,0 +1,123 @@
+"""Counter-based sampling: a token is a function of its counters and of the logits, of nothing else.
+
+    u     = hash(run seed, purpose, step, prompt, occurrence, sample, position)      in [0, 1)
+    token = the first id whose cumulative probability exceeds u                      inverse CDF, float64
+
+No generator state exists, so what a prompt's answer becomes does not depend on the batch it shares, on the
+number of slots or on what was drawn before. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014),
+applied once per counter.
+
+Shapes  S = slots (rows that are sampled together), V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import RecipeError
+
+__all__ = ["Purpose", "Sampling", "sample_tokens", "stream_key", "uniform"]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Purpose(IntEnum):
+    """Keeps the random numbers of training apart from those of everything else."""
+
+    TRAINING = 0
+    EVALUATION = 1
+    TEACHER = 2
+    CHAT = 3
+    ORDER = 4
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 takes the likeliest token; `top_k` 0 and `top_p` 1 keep every token."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise RecipeError(
+                "sampling.range",
+                given=f"sampling is temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}.",
+                needed="temperature must be 0 or more, top_p above 0 and at most 1, top_k 0 (off) or more.",
+                fix="Leave the setting out to get 1.0, 1.0 and 0: the student's own distribution, untouched.",
+            )
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def _mix(value: int) -> int:
+    """SplitMix64's finaliser: 64 bits in, 64 well-mixed bits out."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def stream_key(seed: int, purpose: Purpose, step: int, content_hash: str, occurrence: int, sample: int) -> int:
+    """The 64-bit key of one answer's random numbers.
+
+    Args:
+        seed: the run's seed.
+        purpose: what the answer is for.
+        step: the optimizer step (0 where there is none).
+        content_hash: hexadecimal hash of the prompt's token ids.
+        occurrence: how many earlier prompts have the same ids.
+        sample: the number of this answer among the answers to its prompt.
+    """
+    key = 0
+    for counter in (seed, int(purpose), step, int(content_hash[:16], 16), occurrence, sample):
+        key = _mix((key + (counter & _MASK) + _GOLDEN) & _MASK)
+    return key
+
+
+def uniform(key: int, position: int) -> float:
+    """A number in [0, 1) for one position of an answer, with 53 random bits."""
+    return (_mix((key + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def sample_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> Tensor:
+    """Draw one token per row by inverse CDF in float64.
+
+    Args:
+        logits_SV: any float dtype; already cut to the ids that may be sampled.
+        uniforms_S: float64 in [0, 1), one per row.
+        sampling: temperature, top-k and top-p, applied in this order.
+
+    Returns:
+        ids_S, int64. Ids are accumulated in their own order, so two logits that differ by rounding give the same
+        token unless the uniform falls between them.
+    """
+    if sampling.temperature == 0:
+        return logits_SV.argmax(dim=-1)
+    scaled_SV = logits_SV.double() / sampling.temperature
+    if 0 < sampling.top_k < scaled_SV.shape[-1]:
+        threshold_S1 = scaled_SV.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scaled_SV = scaled_SV.masked_fill(scaled_SV < threshold_S1, -torch.inf)
+    weights_SV = (scaled_SV - scaled_SV.amax(dim=-1, keepdim=True)).exp()
+    if sampling.top_p < 1:
+        weights_SV = _keep_nucleus(weights_SV, sampling.top_p)
+    cumulative_SV = weights_SV.cumsum(dim=-1)
+    target_S1 = uniforms_S.to(cumulative_SV).unsqueeze(1) * cumulative_SV[:, -1:]
+    ids_S = torch.searchsorted(cumulative_SV, target_S1, right=True).squeeze(1)
+    # u < 1 keeps the target below the total except for one rounding: then the last possible id is meant
+    last_S = torch.searchsorted(cumulative_SV, cumulative_SV[:, -1:].contiguous()).squeeze(1)
+    return torch.minimum(ids_S, last_S)
+
+
+def _keep_nucleus(weights_SV: Tensor, top_p: float) -> Tensor:
+    """Zero all but the likeliest tokens that together reach `top_p` (Holtzman et al. 2020)."""
+    sorted_SV, order_SV = weights_SV.sort(dim=-1, descending=True, stable=True)
+    before_SV = sorted_SV.cumsum(dim=-1) - sorted_SV
+    sorted_SV = sorted_SV.masked_fill(before_SV >= top_p * weights_SV.sum(dim=-1, keepdim=True), 0.0)
+    return torch.zeros_like(weights_SV).scatter_(-1, order_SV, sorted_SV)

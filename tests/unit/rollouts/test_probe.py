@@ -1,0 +1,103 @@
+"""Which architectures write in slots, found out by asking them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from pairs import language_model, random_prompts, tiny_model
+
+from builders import tiny_tokenizer
+from limbeck.errors import Refusal
+from limbeck.models.load import logit_transform
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.probe import choose_method
+from limbeck.rollouts.request import Request
+from limbeck.rollouts.sampling import GREEDY
+from limbeck.rollouts.slots import window_of
+
+SMALL = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+}
+WITHOUT_GROUPS = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
+
+SERVED = {
+    "llama": (transformers.LlamaConfig, SMALL),
+    "qwen2": (transformers.Qwen2Config, SMALL),
+    "qwen3": (transformers.Qwen3Config, {**SMALL, "head_dim": 8}),
+    "gpt2": (transformers.GPT2Config, {"vocab_size": 300, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}),
+    "gpt_neox": (transformers.GPTNeoXConfig, WITHOUT_GROUPS),
+    "phi3": (transformers.Phi3Config, SMALL),
+    "smollm3": (transformers.SmolLM3Config, SMALL),
+    "granite": (transformers.GraniteConfig, {**SMALL, "logits_scaling": 4.0, "attention_multiplier": 0.2}),
+    "mistral": (transformers.MistralConfig, {**SMALL, "sliding_window": 12}),
+    "qwen2-sliding": (transformers.Qwen2Config, {**SMALL, "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
+    "gemma2": (transformers.Gemma2Config, {**SMALL, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}),
+    "gemma3": (transformers.Gemma3TextConfig, {**SMALL, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}),
+}
+
+
+def model_of(config_class, settings):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = transformers.AutoModelForCausalLM.from_config(config_class(**settings)).float()
+    model = language_model(module, tiny_tokenizer())
+    return replace(model, head=replace(model.head, **logit_transform(module.config)))
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_these_architectures_write_in_slots(name):
+    model = model_of(*SERVED[name])
+    method = choose_method(model, max_length=64, pad_id=0)
+    assert not method.plain, method
+    assert method.gap_nats < 1e-4
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2-sliding", "gemma2", "gemma3"])
+def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
+    """Without its window the same architecture is found out: the probe is longer than the window."""
+    model = model_of(*SERVED[name])
+    assert window_of(model.module.config)[1] == 12
+    kinds = window_of(model.module.config)[0]
+    monkeypatch.setattr("limbeck.rollouts.slots.window_of", lambda config: (kinds, 10**6))
+    method = choose_method(model, max_length=64, pad_id=0)
+    assert method.plain
+    assert "disagree" in method.reason
+
+
+def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
+    model = model_of(transformers.BloomConfig, {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3})
+    method = choose_method(model, max_length=64, pad_id=0)
+    assert method.plain
+    assert "generate" in method.reason
+    requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
+    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, plain=True).generate(requests, GREEDY)
+    alone = [Engine(model, stop_ids=(), pad_id=0, num_slots=1, plain=True).generate([request], GREEDY)[0] for request in requests]
+    assert [answer.ids for answer in batched] == [answer.ids for answer in alone]
+
+
+def test_a_model_that_agrees_with_itself_in_no_way_is_refused(monkeypatch):
+    model = tiny_model()
+    plain_forward = model.module.model.forward
+
+    def forward(*args, attention_mask=None, **kwargs):
+        output = plain_forward(*args, attention_mask=attention_mask, **kwargs)
+        if attention_mask is not None:
+            output.last_hidden_state = output.last_hidden_state * 1.1
+        return output
+
+    monkeypatch.setattr(model.module.model, "forward", forward)
+    with pytest.raises(Refusal, match="nats away from its own plain forward pass"):
+        choose_method(model, max_length=64, pad_id=0)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limbeck.errors import RecipeError
+from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
+
+COUNTERS = (7, Purpose.TRAINING, 3, "ab" * 32, 0, 0)
+
+
+def test_each_counter_changes_the_key():
+    keys = {stream_key(*COUNTERS)}
+    for place, other in enumerate((8, Purpose.EVALUATION, 4, "cd" * 32, 1, 1)):
+        keys.add(stream_key(*COUNTERS[:place], other, *COUNTERS[place + 1 :]))
+    assert len(keys) == 7
+
+
+@given(st.integers(0, 2**63), st.integers(0, 10**6))
+def test_uniforms_lie_in_the_unit_interval_and_repeat(key, position):
+    value = uniform(key, position)
+    assert 0 <= value < 1
+    assert value == uniform(key, position)
+
+
+def test_uniforms_are_even():
+    values = torch.tensor([uniform(stream_key(*COUNTERS[:5], sample), position) for sample in range(200) for position in range(50)])
+    counts = torch.histc(values.double(), bins=20, min=0, max=1)
+    # 10,000 draws, 500 expected a bin: chi-square with 19 degrees of freedom is above 52 once in 20,000 times
+    assert ((counts - 500) ** 2 / 500).sum() < 52
+    assert abs(torch.corrcoef(torch.stack([values[:-1], values[1:]]))[0, 1]) < 0.05
+
+
+def test_inverse_cdf_takes_the_interval_that_holds_the_uniform():
+    logits_SV = torch.tensor([[0.5, 0.0, 0.25, 0.25]]).log().repeat(5, 1)
+    uniforms_S = torch.tensor([0.0, 0.499999, 0.500001, 0.749999, 0.999999999], dtype=torch.float64)
+    # the id with probability 0 has an empty interval
+    assert sample_tokens(logits_SV, uniforms_S, Sampling()).tolist() == [0, 0, 2, 2, 3]
+
+
+def test_the_largest_uniform_never_leaves_the_vocabulary():
+    logits_SV = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
+    logits_SV[:, 700:] = -torch.inf
+    ids_S = sample_tokens(logits_SV, torch.full((64,), 1 - 2**-53, dtype=torch.float64), Sampling())
+    assert ids_S.max() < 700
+
+
+def test_frequencies_follow_the_tempered_distribution():
+    logits_V = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    draws = 20_000
+    uniforms_S = torch.tensor([uniform(stream_key(*COUNTERS[:5], sample), 0) for sample in range(draws)], dtype=torch.float64)
+    counts = Counter(sample_tokens(logits_V.expand(draws, 4), uniforms_S, Sampling(temperature=2.0)).tolist())
+    expected = (logits_V / 2).softmax(0)
+    for token in range(4):
+        # five standard deviations
+        assert abs(counts[token] / draws - expected[token]) < 5 * (expected[token] / draws) ** 0.5
+
+
+def test_top_k_and_top_p_keep_the_likeliest():
+    logits_SV = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log().expand(1000, 4)
+    uniforms_S = torch.linspace(0, 0.999, 1000, dtype=torch.float64)
+    kept_by_k = sample_tokens(logits_SV, uniforms_S, Sampling(top_k=2))
+    # 0.4 + 0.3 reaches 0.65, and the token that crosses the line belongs to the nucleus
+    kept_by_p = sample_tokens(logits_SV, uniforms_S, Sampling(top_p=0.65))
+    assert set(kept_by_k.tolist()) == set(kept_by_p.tolist()) == {1, 3}
+    assert (kept_by_k == 1).double().mean() == pytest.approx(4 / 7, abs=0.002)
+    tiny_p = sample_tokens(logits_SV, uniforms_S, Sampling(top_p=0.01))
+    assert set(tiny_p.tolist()) == {1}
+
+
+def test_temperature_zero_takes_the_likeliest():
+    logits_SV = torch.randn(32, 50, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(sample_tokens(logits_SV, torch.zeros(32, dtype=torch.float64), GREEDY), logits_SV.argmax(1))
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"temperature": float("nan")}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(RecipeError, match="sampling"):
+        Sampling(**wrong)

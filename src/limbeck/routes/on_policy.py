@@ -1,0 +1,135 @@
+"""On-policy distillation: the student writes, the teacher reads what it wrote, a divergence pulls them together.
+
+    loss = sum over completion tokens of D(student, teacher) / completion tokens of the whole step      [nats per token]
+
+Source: Agarwal et al. 2024 (GKD), equation 4 with lambda = 1; the sampled text is data, nothing is differentiated
+through the sampling. Left out: their mixture with given answers, value functions, importance ratios (there is exactly
+one update per answer, so the student that wrote is the student that trains).
+
+Run it with `limbeck train recipes/demo.yaml`; the same step without this package's rooms is examples/minimal_loop.py.
+
+Shapes  N = completion tokens of a micro-batch, H = hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from limbeck.data.chat import Prompt
+from limbeck.objectives.divergence import Objective
+from limbeck.objectives.fused import Readings, fused_with_readings
+from limbeck.objectives.reduce import token_weights
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.request import Request
+from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.teachers.signal import Teacher
+from limbeck.training.batches import MicroBatch, micro_batches, prompts_of_step
+from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
+from limbeck.training.optim import clip_gradients, learning_rate_at, set_learning_rate
+from limbeck.training.record import make_record
+from limbeck.training.state import PhaseClock, StepRecord, TrainState
+
+__all__ = ["objective_of", "practice_limit_at", "step", "train"]
+
+
+def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> StepRecord:
+    """Let the student practise on `prompts` once and learn from what the teacher says of it."""
+    student, clock = state.student, PhaseClock(state.student.device, state.watch)
+    objective = objective_of(recipe)
+    limit = practice_limit_at(state.step, recipe)
+    readings: list[tuple[MicroBatch, Readings]] = []
+    # -------------------------------------------------------------------------------------- one training step
+    with clock.phase("writing"):
+        asked = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
+        answers = state.engine.generate(practice_requests(prompts, state.step, limit, recipe), sampling_of(recipe))
+    batches = micro_batches(
+        asked,
+        answers,
+        max_tokens=recipe.micro_batch_tokens,
+        pad_id=state.engine.pad_id,
+        device=student.device,
+    )
+    num_tokens = sum(batch.tokens.num_tokens for batch in batches)  # of the whole step, before anything is weighted
+    for batch in batches:
+        with clock.phase("reading"):
+            signal = teacher.score(batch.tokens)
+        with clock.phase("updating"):
+            hidden_NH = student.completion_hidden(batch.tokens)
+            loss, reading = fused_with_readings(
+                hidden_NH,
+                student.head,
+                signal.hidden_NH,
+                signal.head,
+                token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device),
+                objective,
+                token_ids_N=batch.tokens.targets_N,
+                chunk_tokens=recipe.chunk_tokens,
+            )
+            refuse_non_finite_loss(loss, reading, batch, asked, state)
+            loss.backward()
+        readings.append((batch, reading))
+    with clock.phase("updating"):
+        grad_norm = clip_gradients(student.module.parameters(), recipe.max_grad_norm)
+        refuse_non_finite_gradient(grad_norm, asked, state)
+        set_learning_rate(state.optimizer, learning_rate_at(state.step, recipe))
+        state.optimizer.step()
+        state.optimizer.zero_grad(set_to_none=True)
+    # -------------------------------------------------------------------------------------- end of the step
+    return make_record(
+        step=state.step + 1,
+        prompts=asked,
+        answers=answers,
+        readings=readings,
+        grad_norm=grad_norm.item(),
+        learning_rate=learning_rate_at(state.step, recipe),
+        practice_limit=limit,
+        seconds=clock.seconds,
+    )
+
+
+def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
+    """Step until the recipe's last step. Whoever saves between two records saves a finished step."""
+    while state.step < recipe.steps:
+        chosen = prompts_of_step(prompts, state.step, recipe.prompts_per_step, recipe.seed)
+        record = step(state, teacher, chosen, recipe)
+        state.step += 1
+        yield record
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """The recipe's objective, as the numbers that define it."""
+    return Objective(
+        kind=recipe.objective,
+        beta=recipe.beta,
+        scale=recipe.scale,
+        forward_weight=recipe.forward_weight,
+        temperature=recipe.temperature,
+    )
+
+
+def sampling_of(recipe: Recipe) -> Sampling:
+    return Sampling(recipe.sampling.temperature, recipe.sampling.top_p, recipe.sampling.top_k)
+
+
+def practice_limit_at(step: int, recipe: Recipe) -> int:
+    """The longest practice answer of a step, in tokens: constant, or growing linearly to `max_practice_tokens`."""
+    growth = recipe.practice_growth
+    if growth is None:
+        return recipe.max_practice_tokens
+    progress = min(1.0, step / (growth.until * recipe.steps))
+    return max(1, round(recipe.max_practice_tokens * (growth.start + (1 - growth.start) * progress)))
+
+
+def practice_requests(prompts: Sequence[Prompt], step: int, limit: int, recipe: Recipe) -> list[Request]:
+    """`answers_per_prompt` requests for each prompt, in order."""
+    return [
+        Request(
+            prompt_ids=prompt.ids,
+            key=stream_key(recipe.seed, Purpose.TRAINING, step, prompt.content_hash, prompt.occurrence, sample),
+            max_new_tokens=limit,
+        )
+        for prompt in prompts
+        for sample in range(recipe.answers_per_prompt)
+    ]

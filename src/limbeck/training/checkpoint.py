@@ -1,0 +1,162 @@
+"""A step on disk: written beside, hashed, then renamed into place; read only if every hash agrees.
+
+    checkpoints/step-00000120/
+        student.safetensors      the trainable weights, in their own dtype
+        optimizer.safetensors    AdamW's two moments and step counters, by parameter name
+        MANIFEST.json            step, and size and SHA-256 of the two files
+
+The folder appears by one rename, after its files and manifest are on disk, so a kill at any moment leaves the step
+before. Nothing that is not finite is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from limbeck.errors import Diverged, Refusal
+from limbeck.training.state import TrainState
+
+__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
+
+MANIFEST = "MANIFEST.json"
+STUDENT = "student.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+NUM_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint, and which newer ones were passed over because they are damaged."""
+
+    path: Path
+    step: int
+    passed_over: tuple[str, ...] = ()
+
+
+def save_checkpoint(folder: Path, state: TrainState) -> Path:
+    """Write the state under `folder` and drop all but the last two steps.
+
+    Raises:
+        Diverged: a weight or moment is not finite; what lies on disk stays as it is.
+    """
+    contents = {STUDENT: _weights(state.student.module), OPTIMIZER: _moments(state)}
+    for name, tensors in contents.items():
+        for key, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise Diverged(
+                    "checkpoint.not-finite",
+                    given=f"{key} of {name} holds numbers that are not finite after step {state.step}.",
+                    needed="A checkpoint of it would replace a healthy one.",
+                    fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{state.step:08d}"
+    beside = folder / f".tmp-{state.step}-{os.getpid()}"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    files = {name: _write(beside / name, save_tensors(tensors)) for name, tensors in contents.items()}
+    _write(beside / MANIFEST, json.dumps({"step": state.step, "files": files}, indent=1).encode())
+    _sync_folder(beside)
+    if target.exists():
+        shutil.rmtree(target)
+    beside.rename(target)
+    _sync_folder(folder)
+    for old in _steps(folder)[NUM_KEPT:]:
+        shutil.rmtree(old)
+    return target
+
+
+def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint whose files agree with its manifest, or None where there is none."""
+    passed_over: list[str] = []
+    for path in _steps(folder):
+        damage = _damage(path)
+        if damage is None:
+            return Checkpoint(path, json.loads((path / MANIFEST).read_text())["step"], tuple(passed_over))
+        passed_over.append(f"{path.name}: {damage}")
+    return None
+
+
+def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
+    """Put weights, moments and step back into `state`, in place."""
+    weights = load_tensors((checkpoint.path / STUDENT).read_bytes())
+    moments = load_tensors((checkpoint.path / OPTIMIZER).read_bytes())
+    own = dict(_trainable(state.student.module))
+    if weights.keys() != own.keys():
+        differing = sorted(weights.keys() ^ own.keys())
+        raise Refusal(
+            "checkpoint.other-model",
+            given=f"{checkpoint.path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",
+            needed="A checkpoint continues the model that it was written for.",
+            fix="Start from the recipe that the run folder holds.",
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+            state.optimizer.state[parameter] = {
+                key: moments[f"{name}/{key}"].to(parameter.device if key != "step" else "cpu")
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{name}/{key}" in moments
+            }
+    state.step = checkpoint.step
+
+
+def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def _weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().contiguous() for name, parameter in _trainable(module)}
+
+
+def _moments(state: TrainState) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": torch.as_tensor(value).contiguous()
+        for name, parameter in _trainable(state.student.module)
+        for key, value in state.optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _write(path: Path, content: bytes) -> dict[str, int | str]:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Checkpoints in place, newest first."""
+    return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        return "no manifest"
+    for name, expected in json.loads(manifest.read_text())["files"].items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if hashlib.sha256(file.read_bytes()).hexdigest() != expected["sha256"]:
+            return f"{name} differs from its hash"
+    return None

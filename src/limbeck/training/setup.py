@@ -1,0 +1,235 @@
+"""From a recipe to everything the first step needs, cheapest checks first.
+
+    1. configurations and tokenizers   do the models split text alike, what ends an answer
+    2. prompts                         rows, held-out split, rendered once to ids
+    3. weights                         only now, and then how each model writes on this machine
+
+Whatever is wrong with prompts or pair is said before a weight is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from limbeck.data.chat import (
+    Prompt,
+    RenderedPrompts,
+    StopSet,
+    Template,
+    choose_template,
+    compare_stops,
+    pad_id,
+    render_prompts,
+    stop_ids,
+)
+from limbeck.data.rows import Row, RowSet, read_rows
+from limbeck.data.split import split_held_out
+from limbeck.errors import ModelError, Refusal
+from limbeck.machine import Machine
+from limbeck.models.load import LanguageModel, load_config, load_generation_config, load_model, load_tokenizer
+from limbeck.models.refs import ModelRef, parse_ref
+from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.probe import WritingMethod, choose_method
+from limbeck.training.optim import make_optimizer
+from limbeck.training.state import TrainState
+
+__all__ = ["Material", "Models", "load_models", "make_state", "prepare_material"]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The pair compared and the prompts rendered: all that can be known without weights."""
+
+    student_ref: ModelRef
+    teacher_ref: ModelRef
+    tokenizer: PreTrainedTokenizerBase
+    vocabulary: VocabularyComparison
+    template: Template
+    stop: StopSet
+    pad_id: int
+    rows: RowSet
+    train: RenderedPrompts
+    held_out: RenderedPrompts
+    notes: tuple[str, ...]
+
+    @property
+    def longest_prompt(self) -> int:
+        return max(len(prompt.ids) for prompt in (*self.train.prompts, *self.held_out.prompts))
+
+
+@dataclass(frozen=True)
+class Models:
+    """Student and teacher with their logits cut to the shared vocabulary, and how each writes."""
+
+    student: LanguageModel
+    teacher: LanguageModel
+    student_writing: WritingMethod
+    teacher_writing: WritingMethod
+
+
+def prepare_material(recipe: Recipe) -> Material:
+    """Compare the pair and render the prompts.
+
+    Raises:
+        LimbeckError: the first thing that stands in the way; see the rooms that this calls.
+    """
+    workspace = Path(recipe.workspace)
+    student_ref = parse_ref(recipe.student, workspace=workspace)
+    teacher_ref = parse_ref(recipe.teacher, workspace=workspace)
+    student_tokenizer, teacher_tokenizer = load_tokenizer(student_ref), load_tokenizer(teacher_ref)
+    vocabulary = compare_vocabularies(
+        student_tokenizer,
+        teacher_tokenizer,
+        student_rows=_vocabulary_rows(student_ref),
+        teacher_rows=_vocabulary_rows(teacher_ref),
+        student_name=student_ref.text,
+        teacher_name=teacher_ref.text,
+    )
+    template = choose_template(
+        recipe.template,
+        student_tokenizer,
+        teacher_tokenizer,
+        student_name=student_ref.text,
+        teacher_name=teacher_ref.text,
+    )
+    stop = stop_ids(student_tokenizer, load_generation_config(student_ref), template)
+    stop_notes = _compare_with_teachers_stops(stop, student_tokenizer, teacher_tokenizer, student_ref, teacher_ref)
+    rows = read_rows(Path(recipe.prompts))
+    split = split_held_out(rows.rows, _held_out(recipe))
+    train, held_out = (_render(part, student_tokenizer, template, recipe) for part in (split.train, split.held_out))
+    _refuse_unshared(stop, (*train.prompts, *held_out.prompts), vocabulary, student_tokenizer)
+    return Material(
+        student_ref=student_ref,
+        teacher_ref=teacher_ref,
+        tokenizer=student_tokenizer,
+        vocabulary=vocabulary,
+        template=template,
+        stop=stop,
+        pad_id=pad_id(student_tokenizer, stop, num_rows=vocabulary.num_shared),
+        rows=rows,
+        train=train,
+        held_out=held_out,
+        notes=tuple(
+            dict.fromkeys(
+                (*rows.notes, *split.notes, *vocabulary.notes, *stop.notes, *stop_notes, *train.notes, *held_out.notes)
+            )
+        ),
+    )
+
+
+def load_models(material: Material, recipe: Recipe, machine: Machine) -> Models:
+    """Read the weights, cut both heads to the shared vocabulary and find out how each model writes."""
+    device = torch.device(machine.device)
+    num_real = material.vocabulary.num_shared
+    student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
+    teacher = load_model(
+        material.teacher_ref, trainable=False, dtype=getattr(torch, recipe.teacher_dtype), device=device
+    )
+    student, teacher = student.with_vocabulary(num_real), teacher.with_vocabulary(num_real)
+    max_length = material.longest_prompt + recipe.max_practice_tokens
+    for model in (student, teacher):
+        _refuse_too_long(model, max_length, material.longest_prompt, recipe)
+    return Models(
+        student=student,
+        teacher=teacher,
+        student_writing=choose_method(student, max_length=max_length, pad_id=material.pad_id),
+        teacher_writing=choose_method(teacher, max_length=max_length, pad_id=material.pad_id),
+    )
+
+
+def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:
+    """The state before the first step."""
+    return TrainState(
+        student=models.student,
+        engine=make_engine(models.student, models.student_writing, material, recipe),
+        optimizer=make_optimizer(models.student.module.parameters(), recipe),
+        watch=watch,
+    )
+
+
+def make_engine(model: LanguageModel, writing: WritingMethod, material: Material, recipe: Recipe) -> Engine:
+    return Engine(
+        model,
+        stop_ids=material.stop.ids,
+        pad_id=material.pad_id,
+        num_slots=recipe.slots,
+        plain=writing.plain,
+    )
+
+
+def _vocabulary_rows(ref: ModelRef) -> int:
+    return int(load_config(ref).get_text_config().vocab_size)
+
+
+def _held_out(recipe: Recipe) -> float | int | Path:
+    return Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
+
+
+def _render(
+    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, template: Template, recipe: Recipe
+) -> RenderedPrompts:
+    return render_prompts(
+        rows,
+        tokenizer,
+        template,
+        options=recipe.template_options,
+        max_prompt_tokens=recipe.max_prompt_tokens,
+        on_long=recipe.long_prompts,
+    )
+
+
+def _compare_with_teachers_stops(
+    stop: StopSet,
+    student_tokenizer: PreTrainedTokenizerBase,
+    teacher_tokenizer: PreTrainedTokenizerBase,
+    student_ref: ModelRef,
+    teacher_ref: ModelRef,
+) -> tuple[str, ...]:
+    """Notes on how the teacher ends its turns by its own template, if it has one."""
+    if teacher_tokenizer.chat_template is None:
+        return ()
+    names = {"student_name": student_ref.text, "teacher_name": teacher_ref.text}
+    own_template = choose_template("teacher", student_tokenizer, teacher_tokenizer, **names)
+    own_stop = stop_ids(teacher_tokenizer, load_generation_config(teacher_ref), own_template)
+    return compare_stops(student_tokenizer, stop, own_stop, **names)
+
+
+def _refuse_unshared(
+    stop: StopSet, prompts: Sequence[Prompt], vocabulary: VocabularyComparison, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Both models must know every id of the prompts and every stop token."""
+    num_shared = vocabulary.num_shared
+    where = {prompt.source: max(prompt.ids) for prompt in prompts if max(prompt.ids) >= num_shared}
+    where |= {"the stop tokens": max(stop.ids)} if max(stop.ids) >= num_shared else {}
+    if not where:
+        return
+    source, token = next(iter(where.items()))
+    raise Refusal(
+        "vocabulary.unshared-token",
+        given=f"{len(where)} places use ids beyond the {num_shared} that both models know; the first is {source} with "
+        f"id {token}, {tokenizer.convert_ids_to_tokens(token)!r}.",
+        needed="The teacher has to read every token of a prompt and to judge every token of an answer.",
+        fix="Choose a template without this token (template: teacher, or a file), or a teacher that knows it.",
+    )
+
+
+def _refuse_too_long(model: LanguageModel, max_length: int, longest_prompt: int, recipe: Recipe) -> None:
+    """Learned positions end somewhere; beyond the trained length even rotary ones are guesses."""
+    limit = model.module.config.get_text_config().to_dict().get("max_position_embeddings")
+    if limit is None or max_length <= limit:
+        return
+    raise ModelError(
+        "model.too-short",
+        given=f"The longest prompt has {longest_prompt} tokens and a practice answer up to "
+        f"{recipe.max_practice_tokens}, together {max_length}; {model.name} has {limit} positions.",
+        needed="Every position of prompt and answer needs a place in both models.",
+        fix=f"Set max_practice_tokens to at most {limit - longest_prompt}, or max_prompt_tokens lower with "
+        "long_prompts: skip.",
+    )

@@ -1,0 +1,39 @@
+"""A model answers prompts: the same rendered prompts for every model, greedy unless said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limbeck.data.chat import Prompt
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
+
+__all__ = ["answer_prompts", "text_of"]
+
+
+def answer_prompts(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    purpose: Purpose = Purpose.EVALUATION,
+    seed: int = 0,
+) -> list[Completion]:
+    """One answer to each prompt, in order. The same seed gives the same random numbers to every model and time."""
+    requests = [
+        Request(
+            prompt_ids=prompt.ids,
+            key=stream_key(seed, purpose, 0, prompt.content_hash, prompt.occurrence, 0),
+            max_new_tokens=max_new_tokens,
+        )
+        for prompt in prompts
+    ]
+    return engine.generate(requests, sampling)
+
+
+def text_of(engine: Engine, completion: Completion) -> str:
+    """The answer as text, without its stop token. For reading and grading only: text is never tokenised again."""
+    ids = completion.ids if completion.cut_off else completion.ids[:-1]
+    return engine.model.text(ids)

@@ -1,0 +1,89 @@
+"""The divergence on held-out prompts, on two kinds of text.
+
+    fixed teacher text   written by the teacher once, before training: does the student lose what the teacher covers?
+    fresh student text   written by the student now: does it agree with the teacher where it goes by itself?
+
+Only together they tell learning from collapse: a student that falls back on a few safe phrases improves on its own
+text while it gets worse on the teacher's.
+
+Shapes  N = completion tokens of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from limbeck.data.chat import Prompt
+from limbeck.evaluation.statistics import Interval, mean_per_token
+from limbeck.models.load import LanguageModel
+from limbeck.objectives.divergence import Objective
+from limbeck.objectives.fused import fused_with_readings
+from limbeck.objectives.reduce import token_weights
+from limbeck.rollouts.request import Completion
+from limbeck.teachers.signal import Teacher
+from limbeck.training.batches import micro_batches
+from limbeck.training.health import is_repetitive
+
+__all__ = ["TextMeasure", "measure_text"]
+
+
+@dataclass(frozen=True)
+class TextMeasure:
+    """How far student and teacher are apart on a text. Nats per token; shares and lengths over answers."""
+
+    divergence: Interval
+    agreement: float
+    student_entropy: float
+    teacher_entropy: float
+    mean_length: float
+    cut_off_share: float
+    repetitive_share: float
+    num_tokens: int
+
+
+@torch.no_grad()
+def measure_text(
+    student: LanguageModel,
+    teacher: Teacher,
+    prompts: Sequence[Prompt],
+    answers: Sequence[Completion],
+    objective: Objective,
+    *,
+    max_tokens: int,
+    pad_id: int,
+) -> TextMeasure:
+    """Read `answers` with both models and measure the objective at every completion token."""
+    num_tokens = sum(len(answer.ids) for answer in answers)
+    sums = [0.0] * len(prompts)
+    agreed = student_entropy = teacher_entropy = 0.0
+    for batch in micro_batches(prompts, answers, max_tokens=max_tokens, pad_id=pad_id, device=student.device):
+        hidden_NH = student.completion_hidden(batch.tokens)
+        signal = teacher.score(batch.tokens)
+        weights_N = token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device)
+        _, reading = fused_with_readings(
+            hidden_NH,
+            student.head,
+            signal.hidden_NH,
+            signal.head,
+            weights_N,
+            objective,
+            token_ids_N=batch.tokens.targets_N,
+        )
+        for row, value in zip(batch.tokens.row_N.tolist(), reading.divergence_N.tolist(), strict=True):
+            sums[batch.rows[row]] += value
+        agreed += reading.agree_N.double().sum().item()
+        student_entropy += reading.student_entropy_N.double().sum().item()
+        teacher_entropy += reading.teacher_entropy_N.double().sum().item()
+    return TextMeasure(
+        divergence=mean_per_token(sums, [len(answer.ids) for answer in answers]),
+        agreement=agreed / num_tokens,
+        student_entropy=student_entropy / num_tokens,
+        teacher_entropy=teacher_entropy / num_tokens,
+        mean_length=num_tokens / len(answers),
+        cut_off_share=sum(answer.cut_off for answer in answers) / len(answers),
+        repetitive_share=sum(is_repetitive(answer.ids) for answer in answers) / len(answers),
+        num_tokens=num_tokens,
+    )

@@ -1,0 +1,80 @@
+"""Everything about a recipe that can be known before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limbeck.errors import Refusal
+from limbeck.machine import Machine, use_machine
+from limbeck.planning.certificate import Finding, certify
+from limbeck.planning.memory import MemoryPlan, plan_for, refuse_if_too_large
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.probe import WritingMethod
+from limbeck.routes.on_policy import objective_of
+from limbeck.training.setup import Material, load_models, make_engine, prepare_material
+
+__all__ = ["CheckReport", "check_recipe", "plan_recipe", "refuse_failed_certificate"]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `limbeck check` shows. `findings` and `writing` are empty where no weight was read."""
+
+    recipe: Recipe
+    objective: str
+    machine: Machine
+    material: Material
+    memory: MemoryPlan
+    writing: dict[str, WritingMethod]
+    findings: tuple[Finding, ...]
+
+
+def plan_recipe(recipe: Recipe) -> CheckReport:
+    """Prompts, pair and memory, without reading a weight.
+
+    Raises:
+        LimbeckError: the first thing that stands in the way.
+    """
+    machine = use_machine(recipe.device)
+    material = prepare_material(recipe)
+    memory = plan_for(material.student_ref, material.teacher_ref, recipe, machine)
+    return CheckReport(recipe, objective_of(recipe).describe(), machine, material, memory, {}, ())
+
+
+def check_recipe(recipe: Recipe) -> CheckReport:
+    """`plan_recipe`, then the weights and the objective certificate on them.
+
+    Raises:
+        LimbeckError: as `plan_recipe`; or the pair does not fit into memory.
+    """
+    plan = plan_recipe(recipe)
+    refuse_if_too_large(plan.memory)
+    models = load_models(plan.material, recipe, plan.machine)
+    engine = make_engine(models.student, models.student_writing, plan.material, recipe)
+    findings = certify(models.student, models.teacher, engine, plan.material.train.prompts, objective_of(recipe))
+    return CheckReport(
+        recipe=recipe,
+        objective=plan.objective,
+        machine=plan.machine,
+        material=plan.material,
+        memory=plan.memory,
+        writing={"student": models.student_writing, "teacher": models.teacher_writing},
+        findings=tuple(findings),
+    )
+
+
+def refuse_failed_certificate(report: CheckReport) -> None:
+    """Raise if a line of the certificate failed.
+
+    Raises:
+        Refusal: with every line that failed.
+    """
+    failed = [finding for finding in report.findings if not finding.passed]
+    if failed:
+        lines = "; ".join(f"{finding.name} is {finding.value:.3g}, must be {finding.limit}" for finding in failed)
+        raise Refusal(
+            "check.certificate",
+            given=f"The objective certificate failed on this pair: {lines}.",
+            needed="A run would minimise something else than the objective it names.",
+            fix="Report it with the names of both models.",
+        )

@@ -1,0 +1,110 @@
+"""Guards during a run: signs in the last steps that it is going wrong, each with its why and its smallest fix.
+
+A guard speaks once when its sign appears and again only after it had gone. The thresholds are rules of thumb; each
+sentence says what was seen, so that a reader can disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from limbeck.training.state import StepRecord
+
+__all__ = ["Alert", "alerts_of"]
+
+NUM_STEPS = 5
+CUT_OFF_SHARE = 0.9
+EMPTY_SHARE = 0.3
+REPETITIVE_SHARE = 0.05
+ENTROPY_SHARE_OF_START = 0.5
+ENGINE_GAP_NATS = 1e-2
+LENGTH_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A guard's sentence, with a stable code."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Guard:
+    code: str
+    holds: Callable[[StepRecord, StepRecord], bool]
+    text: Callable[[StepRecord, StepRecord], str]
+
+
+_GUARDS = (
+    _Guard(
+        "guard.cut-off",
+        lambda now, first: now.cut_off_share >= CUT_OFF_SHARE,
+        lambda now, first: (
+            f"{now.cut_off_share:.0%} of the answers reach the limit of {now.practice_limit} tokens, so "
+            "the student hardly practises how to stop. Raise max_practice_tokens, or check that the stop tokens are "
+            "those of the template (limbeck check shows them)."
+        ),
+    ),
+    _Guard(
+        "guard.empty",
+        lambda now, first: now.empty_share >= EMPTY_SHARE,
+        lambda now, first: (
+            f"{now.empty_share:.0%} of the answers are a stop token and nothing else. Look at the "
+            "rendered prompts (limbeck check) and at the student's answers."
+        ),
+    ),
+    _Guard(
+        "guard.repetition",
+        lambda now, first: now.repetitive_share > REPETITIVE_SHARE,
+        lambda now, first: (
+            f"{now.repetitive_share:.0%} of the answers go in circles at their end. Lower the learning "
+            "rate or max_practice_tokens, or set objective: kl_mix."
+        ),
+    ),
+    _Guard(
+        "guard.entropy",
+        lambda now, first: (
+            now.student_entropy < ENTROPY_SHARE_OF_START * min(first.student_entropy, now.teacher_entropy)
+        ),
+        lambda now, first: (
+            f"The student's entropy fell from {first.student_entropy:.2f} to {now.student_entropy:.2f} "
+            f"nats per token, well below the teacher's {now.teacher_entropy:.2f}: it settles on few phrases. Lower the "
+            "learning rate, or set objective: kl_mix."
+        ),
+    ),
+    _Guard(
+        "guard.length",
+        lambda now, first: now.mean_length > LENGTH_FACTOR * first.mean_length,
+        lambda now, first: (
+            f"Answers grew from {first.mean_length:.0f} to {now.mean_length:.0f} tokens. Compare the "
+            "stop tokens of student and teacher (limbeck check), or lower max_practice_tokens."
+        ),
+    ),
+    _Guard(
+        "guard.engine",
+        lambda now, first: now.engine_gap > ENGINE_GAP_NATS,
+        lambda now, first: (
+            f"Tokens had other log-probabilities when written than when trained, by up to "
+            f"{now.engine_gap:.2g} nats: the student that writes is not quite the one that trains."
+        ),
+    ),
+)
+
+
+def alerts_of(history: Sequence[StepRecord]) -> list[Alert]:
+    """What the guards say after the newest step: those whose sign holds in each of the last steps, for the first time.
+
+    Args:
+        history: every step so far, oldest first.
+    """
+    if len(history) < NUM_STEPS:
+        return []
+    first, recent = history[0], history[-NUM_STEPS:]
+    before = history[-NUM_STEPS - 1] if len(history) > NUM_STEPS else None
+    return [
+        Alert(guard.code, guard.text(recent[-1], first))
+        for guard in _GUARDS
+        if all(guard.holds(record, first) for record in recent) and not (before and guard.holds(before, first))
+    ]

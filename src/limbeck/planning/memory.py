@@ -1,0 +1,155 @@
+"""Bytes by component and phase, from the models' configurations alone, before a weight is read.
+
+Weights, gradients, optimizer and cache are exact products of sizes; activations are counted for a Llama-shaped layer
+and marked as estimates. Nothing is kept twice: gradients and moments exist for the student only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from limbeck.errors import Refusal
+from limbeck.machine import Machine
+from limbeck.models.load import load_config
+from limbeck.models.refs import ModelRef
+from limbeck.recipe.schema import Recipe
+
+__all__ = ["MemoryPlan", "ModelSize", "plan_memory", "refuse_if_too_large", "size_of"]
+
+FLOAT32_BYTES = 4
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Python, torch and transformers themselves, measured after import on a CPU.
+LIBRARIES_BYTES = 500 * 2**20
+# Logits of student and teacher, their log-probabilities and the gradient, for one chunk of tokens.
+NUM_LOGIT_BUFFERS = 6
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What a configuration says about sizes."""
+
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    key_value_size: int
+    vocabulary_rows: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes by component, the components alive in each phase, and what the device has free."""
+
+    components: dict[str, int]
+    phases: dict[str, tuple[str, ...]]
+    free_bytes: int
+
+    def phase_bytes(self, phase: str) -> int:
+        return sum(self.components[name] for name in self.phases[phase])
+
+    @property
+    def peak_phase(self) -> str:
+        return max(self.phases, key=self.phase_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.phase_bytes(self.peak_phase)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.free_bytes
+
+
+def size_of(config: PretrainedConfig) -> ModelSize:
+    """Sizes of a model from its configuration; the parameters are counted on a model without storage."""
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    settings = text.to_dict()
+    heads = text.num_attention_heads
+    head_dim = settings.get("head_dim") or text.hidden_size // heads
+    return ModelSize(
+        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        intermediate_size=settings.get("intermediate_size") or 4 * text.hidden_size,
+        key_value_size=(settings.get("num_key_value_heads") or heads) * head_dim,
+        vocabulary_rows=text.vocab_size,
+    )
+
+
+def plan_memory(student: ModelSize, teacher: ModelSize, recipe: Recipe, machine: Machine) -> MemoryPlan:
+    """What a run holds at its worst moment in each phase, at the longest prompts and answers that the recipe allows."""
+    max_length = recipe.max_prompt_tokens + recipe.max_practice_tokens
+    batch_tokens = max(recipe.micro_batch_tokens, max_length)
+    chunk_tokens = recipe.chunk_tokens
+    components = {
+        "teacher weights": teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
+        "student weights": student.num_parameters * FLOAT32_BYTES,
+        "student gradients": student.num_parameters * FLOAT32_BYTES,
+        "optimizer (AdamW)": 2 * student.num_parameters * FLOAT32_BYTES,
+        "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
+        "teacher activations": batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
+        "student activations": batch_tokens * student.num_layers * _stored_floats(student) * FLOAT32_BYTES,
+        "logits of a chunk": NUM_LOGIT_BUFFERS * chunk_tokens * student.vocabulary_rows * FLOAT32_BYTES,
+        "libraries": LIBRARIES_BYTES if machine.device == "cpu" else 0,
+    }
+    always = ("teacher weights", "student weights", "optimizer (AdamW)", "key/value cache", "libraries")
+    return MemoryPlan(
+        components=components,
+        phases={
+            "load": ("teacher weights", "student weights", "libraries"),
+            "write": always,
+            "score": (*always, "student gradients", "teacher activations"),
+            "update": (*always, "student gradients", "student activations", "logits of a chunk"),
+        },
+        free_bytes=machine.free_bytes,
+    )
+
+
+def plan_for(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe, machine: Machine) -> MemoryPlan:
+    """The plan of a recipe's pair."""
+    return plan_memory(size_of(load_config(student_ref)), size_of(load_config(teacher_ref)), recipe, machine)
+
+
+def refuse_if_too_large(plan: MemoryPlan) -> None:
+    """Raise before a weight is read if the worst phase cannot fit.
+
+    Raises:
+        Refusal: with the largest component named.
+    """
+    if plan.fits:
+        return
+    phase = plan.peak_phase
+    largest = max(plan.phases[phase], key=lambda name: plan.components[name])
+    raise Refusal(
+        "memory.does-not-fit",
+        given=f"The {phase} phase needs about {plan.peak_bytes / 2**30:.1f} GiB, of which {largest} take "
+        f"{plan.components[largest] / 2**30:.1f} GiB; {plan.free_bytes / 2**30:.1f} GiB are free.",
+        needed="A run that does not fit is killed by the system somewhere in the middle.",
+        fix=_smallest_fix(largest),
+    )
+
+
+def _smallest_fix(largest: str) -> str:
+    fixes = {
+        "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
+        "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
+        "student activations": "Set micro_batch_tokens lower; results do not change with it.",
+        "teacher activations": "Set micro_batch_tokens lower; results do not change with it.",
+        "logits of a chunk": "Set chunk_tokens lower; results do not change with it.",
+    }
+    return fixes.get(largest, "Take a smaller student, or a machine with more memory.")
+
+
+def _stored_floats(size: ModelSize) -> int:
+    """What a layer keeps of each token for the backward pass: norms, attention's inputs and output, the MLP's inner."""
+    return 8 * size.hidden_size + 2 * size.key_value_size + 4 * size.intermediate_size
+
+
+def _live_floats(size: ModelSize) -> int:
+    """What a layer holds of each token at once when no backward pass follows."""
+    return 4 * size.hidden_size + 3 * size.intermediate_size

@@ -1,0 +1,303 @@
+"""The command line: thin. Every verb is also a Python function (see `limbeck.verbs`).
+
+Nothing heavy is imported before a verb needs it, so that `--help`, `recipe`, `runs` and `show` answer at once.
+Exit codes: 0 done, 2 usage or recipe, 3 refused by a guard, 4 diverged, 75 stopped but resumable, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from limbeck import __version__
+from limbeck.console import Printer
+from limbeck.errors import LimbeckError, UsageError
+
+__all__ = ["app", "main"]
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+app = App(
+    name="limbeck",
+    help="Distil a large language model into a small one, on your own prompts, and see whether it worked.",
+    version=__version__,
+    help_format="plaintext",
+)
+recipe_app = App(name="recipe", help="Look at recipes: the YAML file of one run.", help_format="plaintext")
+app.command(recipe_app)
+
+Overrides = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False, negative=())]
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+Workspace = Annotated[Path, Parameter(name="--workspace")]
+
+
+@app.command
+def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
+    """Distil the tiny pair that ships with Limbeck: before, on-policy, after. Needs no network, takes minutes.
+
+    Parameters
+    ----------
+    workspace
+        The folder in which demo/ and runs/ are made.
+    seed
+        Of the run. Models and prompts are always the same.
+    as_json
+        Print every event as a line of JSON; the last one holds the result.
+    """
+    from limbeck import verbs
+    from limbeck.views.demo import introduce_demo, show_demo
+    from limbeck.views.live import on_screen
+
+    if as_json:
+        verbs.demo(workspace, seed=seed, listen=_print_json)
+        return
+    printer = Printer()
+    introduce_demo(printer)
+    with on_screen(printer) as screen:
+        result = verbs.demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
+    show_demo(printer, result)
+
+
+@app.command
+def train(
+    recipe: Path,
+    *,
+    overrides: Overrides = (),
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe.
+
+    Parameters
+    ----------
+    recipe
+        The YAML file.
+    overrides
+        key=value, wins over file and environment; may be given many times.
+    dry_run
+        Show the prompts, the pair and the memory it would take, and stop.
+    as_json
+        Print every event of the run as a line of JSON.
+    """
+    from limbeck import verbs
+    from limbeck.views.check import show_check
+    from limbeck.views.live import on_screen
+    from limbeck.views.runs import show_run
+
+    printer = Printer()
+    if dry_run:
+        show_check(printer, verbs.plan(recipe, overrides=overrides))
+    elif as_json:
+        verbs.train(recipe, overrides=overrides, listen=_print_json)
+    else:
+        with on_screen(printer) as screen:
+            run = verbs.train(recipe, overrides=overrides, listen=screen.take, watch=screen.phase)
+        show_run(printer, run)
+
+
+@app.command
+def check(recipe: Path, *, overrides: Overrides = ()) -> None:
+    """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models.
+
+    Parameters
+    ----------
+    recipe
+        The YAML file.
+    overrides
+        key=value, wins over file and environment; may be given many times.
+    """
+    from limbeck import verbs
+    from limbeck.planning.check import refuse_failed_certificate
+    from limbeck.views.check import show_check
+
+    report = verbs.check(recipe, overrides=overrides)
+    show_check(Printer(), report)
+    refuse_failed_certificate(report)
+
+
+@recipe_app.command(name="show")
+def recipe_show(
+    recipe: Path, *, overrides: Overrides = (), origin: Annotated[bool, Parameter(negative=())] = False
+) -> None:
+    """Print a recipe as it resolves.
+
+    Parameters
+    ----------
+    recipe
+        The YAML file.
+    overrides
+        key=value, wins over file and environment; may be given many times.
+    origin
+        Say where each value came from.
+    """
+    from limbeck.recipe.files import load_recipe, show
+
+    Printer().say(show(load_recipe(recipe, overrides, os.environ), origin=origin))
+
+
+@recipe_app.command(name="explain")
+def recipe_explain(setting: str = "") -> None:
+    """Say what a setting means, how to choose it, its default and why.
+
+    Parameters
+    ----------
+    setting
+        Its name, for example beta or sampling.top_p; left out: all names.
+    """
+    from limbeck.views.recipe import show_explanation
+
+    show_explanation(Printer(), setting)
+
+
+@recipe_app.command(name="schema")
+def recipe_schema() -> None:
+    """Print the JSON schema of recipes, for editors."""
+    from limbeck.recipe.files import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - for another program, not for people
+
+
+@app.command
+def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
+    """List the runs of a workspace, newest first.
+
+    Parameters
+    ----------
+    workspace
+        The folder that holds runs/.
+    as_json
+        One line of JSON per run.
+    """
+    from limbeck.views.runs import list_all_runs
+
+    list_all_runs(Printer(), workspace, _print_json if as_json else None)
+
+
+@app.command
+def show(run: str, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
+    """Show a run: how it ended, its curves, its worst tokens.
+
+    Parameters
+    ----------
+    run
+        Its name, or the path of its folder.
+    workspace
+        The folder that holds runs/.
+    as_json
+        Print every event of the run as a line of JSON.
+    """
+    from limbeck.views.runs import find_run, show_run
+
+    found = find_run(run, workspace)
+    if as_json:
+        for event in found.read_events():
+            _print_json(event)
+    else:
+        show_run(Printer(), found)
+
+
+@app.command
+def chat(
+    model: str,
+    *,
+    workspace: Workspace = Path(),
+    system: str | None = None,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    seed: int = 0,
+) -> None:
+    """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it.
+
+    Parameters
+    ----------
+    model
+        The model.
+    workspace
+        The folder that holds runs/.
+    system
+        A system text before the first turn.
+    temperature
+        0 takes the likeliest token.
+    max_tokens
+        The longest answer.
+    seed
+        Of the sampling.
+    """
+    from limbeck.views.talk import talk
+
+    talk(
+        model,
+        workspace=workspace,
+        system=system,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+
+
+@app.command
+def doctor(*, as_json: Json = False) -> None:
+    """Show what this machine gives: device, memory, threads, number formats, versions, settings from the environment.
+
+    Parameters
+    ----------
+    as_json
+        Print it as JSON.
+    """
+    from limbeck import verbs
+    from limbeck.views.check import show_machine
+
+    machine, environment = verbs.doctor()
+    if as_json:
+        _print_json({"machine": machine, "environment": environment})
+    else:
+        show_machine(Printer(), machine, environment)
+
+
+def _print_json(event: Mapping[str, object]) -> None:
+    from limbeck.runs.store import event_line
+
+    sys.stdout.write(event_line(event))
+    sys.stdout.flush()
+
+
+def _usage_error(error: CycloptsError) -> UsageError:
+    """The parser's complaint in our own three parts."""
+    return UsageError(
+        "cli.usage",
+        given=str(error).strip().replace("\n", " "),
+        needed="The command line has to say what to do.",
+        fix="limbeck --help, or limbeck COMMAND --help, shows what there is.",
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run_cli(sys.argv[1:] if arguments is None else arguments))
+
+
+def run_cli(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    printer = Printer()
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except LimbeckError as error:
+        printer.fail(error)
+        return error.exit_code
+    except CycloptsError as error:
+        printer.fail(_usage_error(error))
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        printer.warn("Interrupted.")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output went away, for example `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,85 @@
+"""What the command line does, as Python functions of the same names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from limbeck.chat import Conversation
+from limbeck.demo.story import DemoResult, run_demo
+from limbeck.driver import train_run
+from limbeck.machine import use_machine
+from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
+from limbeck.recipe.files import load_recipe
+from limbeck.rollouts.sampling import Sampling
+from limbeck.runs.store import Run
+
+__all__ = ["chat", "check", "demo", "doctor", "plan", "train"]
+
+WATCHED = (
+    *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
+    *("LD_PRELOAD", "TERM", "NO_COLOR"),
+)
+
+Listener = Callable[[Mapping[str, object]], None]
+
+
+def train(
+    recipe: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> Run:
+    """Run a recipe into a new run folder; returns it when the run is done.
+
+    Args:
+        recipe: the YAML file.
+        overrides: `key=value` settings that win over the file.
+        listen: called with every event of the run.
+        watch: called with the phase within a step whenever it changes.
+
+    Raises:
+        LimbeckError: see the message; `exit_code` is what the command line would exit with.
+    """
+    return train_run(load_recipe(Path(recipe), list(overrides), os.environ), listen, watch)
+
+
+def plan(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:
+    """Prompts, pair and memory of a recipe, without reading a weight."""
+    return plan_recipe(load_recipe(Path(recipe), list(overrides), os.environ).recipe)
+
+
+def check(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:
+    """The plan, then the weights and the objective certificate on them."""
+    return check_recipe(load_recipe(Path(recipe), list(overrides), os.environ).recipe)
+
+
+def chat(model: str, turns: Iterable[str], *, workspace: str | Path = ".", temperature: float = 0.0) -> list[str]:
+    """The model's answers to a conversation's user turns."""
+    conversation = Conversation(model, workspace=Path(workspace), sampling=Sampling(temperature=temperature))
+    return ["".join(conversation.reply(turn)) for turn in turns]
+
+
+def demo(
+    workspace: str | Path = ".",
+    *,
+    seed: int = 0,
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> DemoResult:
+    """Distil the pair that ships in the package and measure it before and after."""
+    return run_demo(Path(workspace), seed=seed, listen=listen, watch=watch)
+
+
+def doctor() -> tuple[dict[str, object], dict[str, str]]:
+    """What the machine gives a run, and the environment variables that have a say.
+
+    Values are given for Limbeck's own settings and for plain paths and switches, never for anything else.
+    """
+    machine = asdict(use_machine())
+    libraries = machine.pop("libraries")
+    seen = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("LIMBECK_") or name in WATCHED}
+    return {**machine, **libraries}, seen

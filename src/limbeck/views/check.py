@@ -1,0 +1,116 @@
+"""What `limbeck check` and `limbeck train --dry-run` show."""
+
+from __future__ import annotations
+
+from limbeck.console import Printer
+from limbeck.planning.check import CheckReport
+from limbeck.planning.memory import MemoryPlan
+
+__all__ = ["show_check", "show_machine"]
+
+NUM_ROWS_SHOWN = 3
+GIB = 2**30
+
+
+def show_check(printer: Printer, report: CheckReport) -> None:
+    """Rendered rows, the pair, the memory, and the certificate where the models were read."""
+    _show_prompts(printer, report)
+    _show_pair(printer, report)
+    _show_memory(printer, report.memory)
+    printer.rule("Objective")
+    printer.say(report.objective)
+    if report.findings:
+        printer.table(
+            [
+                {
+                    "check": finding.name,
+                    "claim": finding.claim,
+                    "measured": f"{finding.value:.2g}",
+                    "must be": finding.limit,
+                    "": "ok" if finding.passed else "FAILED",
+                }
+                for finding in report.findings
+            ]
+        )
+    for note in report.material.notes:
+        printer.warn(note)
+
+
+def _show_prompts(printer: Printer, report: CheckReport) -> None:
+    material = report.material
+    prompts = material.train.prompts
+    lengths = sorted(len(prompt.ids) for prompt in prompts)
+    printer.rule("Prompts, as both models read them")
+    for prompt in prompts[:NUM_ROWS_SHOWN]:
+        printer.say(f"{prompt.source}, {len(prompt.ids)} tokens", style="bold")
+        printer.say(prompt.text)
+    printer.say(
+        f"{len(prompts)} prompts train and {len(material.held_out.prompts)} are held out; "
+        f"{lengths[0]} to {lengths[-1]} tokens, half of them up to {lengths[len(lengths) // 2]}."
+    )
+    injected = material.train.injected_system
+    printer.say(
+        "The template adds no system text."
+        if injected is None
+        else f"The template adds a system text to rows without one: {injected!r}"
+    )
+
+
+def _show_pair(printer: Printer, report: CheckReport) -> None:
+    material, vocabulary = report.material, report.material.vocabulary
+    tokens = material.tokenizer.convert_ids_to_tokens(list(material.stop.ids))
+    printer.rule("The pair")
+    printer.table(
+        [
+            {
+                "": role,
+                "model": ref.text,
+                "tokens": defined,
+                "rows of the head": rows,
+                "writes by": "-" if writing is None else "generate" if writing.plain else "slots",
+            }
+            for role, ref, defined, rows, writing in (
+                (
+                    "student",
+                    material.student_ref,
+                    vocabulary.student_defined,
+                    vocabulary.student_rows,
+                    report.writing.get("student"),
+                ),
+                (
+                    "teacher",
+                    material.teacher_ref,
+                    vocabulary.teacher_defined,
+                    vocabulary.teacher_rows,
+                    report.writing.get("teacher"),
+                ),
+            )
+        ]
+    )
+    printer.say(f"They split text alike: {vocabulary.num_shared} ids are shared, and both heads are cut to them.")
+    printer.say(f"An answer ends with {' or '.join(map(str, tokens))}. Template: {material.template.origin}.")
+
+
+def _show_memory(printer: Printer, plan: MemoryPlan) -> None:
+    printer.rule("Memory")
+    printer.table(
+        [
+            {
+                "component": name,
+                "GiB": f"{size / GIB:.2f}",
+                "in": ", ".join(phase for phase, names in plan.phases.items() if name in names),
+            }
+            for name, size in plan.components.items()
+        ]
+    )
+    verdict = "fits" if plan.fits else "DOES NOT FIT"
+    printer.say(
+        f"The {plan.peak_phase} phase takes most, about {plan.peak_bytes / GIB:.1f} GiB; "
+        f"{plan.free_bytes / GIB:.1f} GiB are free: {verdict}. Activations are estimates, the rest is counted."
+    )
+
+
+def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:
+    """What the machine gives, and which environment variables have a say (names, never the values of secrets)."""
+    printer.table([{"what": name.replace("_", " "), "here": value} for name, value in machine.items()])
+    printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))

@@ -20,8 +20,8 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
-bench: $(INSTALLED) models
-	$(BIN)/python benchmarks/step.py
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/loss.py
 
 docs: $(INSTALLED)
 	$(BIN)/python scripts/generate_docs.py

@@ -1,25 +1,23 @@
-"""What a setting means, for a person and for an editor. All of it stands at the field itself."""
+"""What a setting means, and what somebody probably meant by a key that is none."""
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from limbeck.errors import RecipeError
-from limbeck.recipe.hints import hint
 from limbeck.recipe.rules import OBJECTIVE_OF
 from limbeck.recipe.schema import PracticeGrowth, Recipe, Sampling
 
-__all__ = ["NESTED", "Explanation", "explain", "field_of", "is_known", "json_schema", "setting_names"]
+__all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-NESTED: Mapping[str, type[Sampling] | type[PracticeGrowth]] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
-# Names below it are those of the user's chat template.
-_FREE = "template_options"
+_NESTED: dict[str, type[Sampling] | type[PracticeGrowth]] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
+_CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
+_NOT_OFFERED = "max_teacher_tokens teacher_answers epochs num_epochs num_train_epochs lora lora_rank peft qlora"
 
 
 @dataclass(frozen=True)
@@ -33,23 +31,25 @@ class Explanation:
     needs: str
     how_to_choose: str
     default_and_why: str
-    everyday: bool
 
-    def parts(self) -> tuple[tuple[str, str], ...]:
-        """Label and text, in the order in which to read them."""
-        used = f"route {' or '.join(self.routes)}"
-        if self.objective is not None:
-            used += f", objective {self.objective} only"
-        return (
-            ("meaning", self.meaning),
-            ("used by", used),
-            ("values", self.needs[0].upper() + self.needs[1:] + "."),
-            ("choose", self.how_to_choose),
-            ("default", self.default_and_why),
-        )
 
-    def __str__(self) -> str:
-        return "\n".join([self.name, *(f"  {label:<8} {text}" for label, text in self.parts())])
+def explain(name: str) -> Explanation:
+    """What the setting with this dotted name means. Raises RecipeError with the nearest name if there is none."""
+    path = tuple(name.split("."))
+    field = field_of(path)
+    if field is None:
+        code, needed, fix = unknown_key(path)
+        raise RecipeError(code, given=f"{name[:100]!r} is asked for.", needed=needed, fix=fix)
+    extra = cast("dict[str, Any]", field.json_schema_extra)
+    return Explanation(
+        name=name,
+        meaning=str(field.description),
+        routes=tuple(extra["routes"]),
+        objective=OBJECTIVE_OF.get(name),
+        needs=needs_of(path),
+        how_to_choose=extra["how_to_choose"],
+        default_and_why=extra["default_and_why"],
+    )
 
 
 @functools.cache
@@ -58,41 +58,26 @@ def setting_names() -> tuple[str, ...]:
     names: list[str] = []
     for name in Recipe.model_fields:
         names.append(name)
-        if name in NESTED:
-            names += [f"{name}.{inner}" for inner in NESTED[name].model_fields]
+        if name in _NESTED:
+            names += [f"{name}.{inner}" for inner in _NESTED[name].model_fields]
     return tuple(names)
 
 
-def is_known(path: tuple[str, ...]) -> bool:
-    """Whether a setting stands at `path`."""
-    return ".".join(path) in setting_names() or (len(path) == 2 and path[0] == _FREE)
+def field_of(path: tuple[str, ...]) -> FieldInfo | None:
+    """The field at `path`, None if there is no such setting; an option of the chat template has the field around it."""
+    if len(path) == 2 and path[0] in _NESTED:
+        return _NESTED[path[0]].model_fields.get(path[1])
+    if len(path) == 1 or (len(path) == 2 and path[0] == "template_options"):
+        return Recipe.model_fields.get(path[0])
+    return None
 
 
-def field_of(path: tuple[str, ...]) -> FieldInfo:
-    """The field at the path of a known setting; for an option of the chat template, the field that holds it."""
-    if len(path) == 2 and path[0] in NESTED:
-        return NESTED[path[0]].model_fields[path[1]]
-    return Recipe.model_fields[path[0]]
-
-
-def explain(name: str) -> Explanation:
-    """What the setting with this dotted name means. Raises RecipeError with the nearest names if there is none."""
-    path = tuple(name.split("."))
-    if not is_known(path):
-        told = hint(path, setting_names())
-        raise RecipeError(told.code, given=f"{name[:100]!r} is asked for.", needed=told.why, fix=told.fix)
+def needs_of(path: tuple[str, ...]) -> str:
+    """Which values the setting at `path` takes, in words."""
     field = field_of(path)
-    extra = cast("dict[str, Any]", field.json_schema_extra)
-    return Explanation(
-        name=name,
-        meaning=str(field.description),
-        routes=tuple(extra["routes"]),
-        objective=OBJECTIVE_OF.get(path[0]),
-        needs=extra["needs"],
-        how_to_choose=extra["how_to_choose"],
-        default_and_why=extra["default_and_why"],
-        everyday=extra["everyday"],
-    )
+    assert field is not None
+    words = [each for each in field.metadata if isinstance(each, str)]
+    return words[0] if words else " or ".join(get_args(field.annotation))
 
 
 def json_schema() -> dict[str, Any]:
@@ -101,7 +86,27 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Limbeck recipe"}
 
 
-def default_of(path: tuple[str, ...]) -> object:
-    """The default of a known setting; PydanticUndefined where there is none."""
-    field = field_of(path)
-    return PydanticUndefined if field.is_required() else field.default
+def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
+    """What to say of a key that is no setting: a code, why it is refused, and what to do."""
+    parts = [part.strip().replace("-", "_").replace(" ", "_").casefold() for part in path]
+    remove = "Remove it; `limbeck recipe explain` lists the settings."
+    if {parts[0], parts[-1]} & set(_CROSS_ENTROPY.split()):
+        why = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
+        return "recipe.cross-entropy", why, remove
+    if {parts[0], parts[-1]} & set(_NOT_OFFERED.split()):
+        return "recipe.not-offered", "This version trains on-policy only, and all weights of the student.", remove
+    meant = _nearest(parts)
+    if meant is None:
+        return "recipe.key-unknown", "No such setting exists, nor one with a similar name.", remove
+    where = " at the top level" if len(parts) > 1 and "." not in meant else ""
+    return "recipe.key-unknown", "No such setting exists here.", f"Did you mean {meant}{where}?"
+
+
+def _nearest(parts: list[str]) -> str | None:
+    """The setting most like a key, by its whole dotted name and by its last part."""
+    known = {name.rsplit(".", 1)[-1]: name for name in reversed(setting_names())}
+    known |= {name: name for name in setting_names()}
+    spellings = (".".join(parts), parts[-1])
+    near = [spelling for spelling in spellings if spelling in known]
+    near += [close for spelling in spellings for close in difflib.get_close_matches(spelling, known, n=1)]
+    return known[near[0]] if near else None

@@ -3,59 +3,115 @@
 Precedence: default < file < environment (LIMBECK_BETA, LIMBECK_SAMPLING__TOP_P) < --set key=value. A relative path
 starts at the folder of the recipe, wherever it was written, so that a recipe means the same from every folder; only
 the workspace starts at the current folder, so that the runs of all recipes of a project lie together.
+
+Values follow YAML 1.2: 1e-4 is a number, no and on are text. A setting that wants text takes 007 as it is spelled.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from limbeck.errors import LimbeckError, RecipeError
-from limbeck.recipe.explain import NESTED, Explanation, explain, field_of, is_known, json_schema, setting_names
-from limbeck.recipe.hints import hint
-from limbeck.recipe.reading import Entry, Problem, RecipeProblems, Value, read_entries, read_value, shorten
+from limbeck.errors import RecipeError
+from limbeck.recipe.explain import field_of, json_schema, needs_of, unknown_key
 from limbeck.recipe.schema import Recipe
-from limbeck.recipe.writing import recipe_text, show, write_recipe
 
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "Explanation",
-    "LoadedRecipe",
-    "Problem",
-    "RecipeProblems",
-    "build_recipe",
-    "explain",
-    "json_schema",
-    "load_recipe",
-    "recipe_text",
-    "show",
-    "write_recipe",
-]
+__all__ = ["LoadedRecipe", "Problem", "RecipeProblems", "json_schema", "load_recipe", "show", "write_recipe"]
 
-ENVIRONMENT_PREFIX = "LIMBECK_"
-_DEFAULT = "default"
-_MODEL_SCHEMES = ("run:", "openai:", "vllm:")
+_PREFIX = "LIMBECK_"
+_MAX_SHOWN_LENGTH = 60
+_PATHS = ("prompts", "held_out", "workspace", "template", "student", "teacher")
+_TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp")
 # Words that a template would take as true, and that other YAML readers take as a switch.
-_SWITCH_WORDS = frozenset({"yes", "no", "on", "off", "y", "n"})
+_SWITCH_WORDS = ("yes", "no", "on", "off", "y", "n")
+_NEEDS_NO_QUOTES = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
 
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe with the text of its file, and for each setting the place its value came from."""
+    """A recipe, and for each setting that is no default the place its value came from."""
 
     recipe: Recipe
     origins: dict[str, str]
     path: Path
-    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a recipe. `subject` is the key with its value, or the piece of text at fault."""
+
+    code: str
+    place: str
+    subject: str
+    needed: str
+    fix: str
+
+
+class RecipeProblems(RecipeError):
+    """All that is wrong with a recipe, at once."""
+
+    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        first = problems[0]
+        if len(problems) == 1:
+            super().__init__(first.code, given=f"{first.place}: {first.subject}", needed=first.needed, fix=first.fix)
+            return
+        told = (f"  {each.place}: {each.subject}\n    {each.needed} {each.fix}" for each in problems)
+        super().__init__(
+            "recipe.problems",
+            given="\n".join([f"{name} has {len(problems)} problems.", *told]),
+            needed="Every key is a setting with a value of its kind; nothing is ignored and nothing is guessed.",
+            fix="Correct them and start again. `limbeck recipe explain` lists the settings.",
+        )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One setting as somebody gave it; `place` says where, for example "support.yaml line 7"."""
+
+    path: tuple[str, ...]
+    node: Node
+    place: str
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def is_quoted(self) -> bool:
+        return isinstance(self.node, ScalarNode) and self.node.style in ("'", '"')
+
+    def value(self) -> object:
+        """The value that is meant: as it is spelled where only text is wanted, so that the name 007 is no 7."""
+        value = _value(self.node)
+        field = field_of(self.path)
+        wants_text = field is not None and field.annotation in (str, str | None)
+        return self.node.value if wants_text and isinstance(value, int | float) else value
+
+    def problem(self, code: str, needed: str, fix: str) -> Problem:
+        spelled = self.node.value if isinstance(self.node, ScalarNode) else "(no single value)"
+        spelled = repr(spelled) if self.is_quoted else spelled or "(empty)"
+        return Problem(code, self.place, f"{_shorten(self.key)}: {_shorten(spelled)}", needed, fix)
+
+
+def _shorten(text: str) -> str:
+    """A value as a message shows it: on one line and not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_SHOWN_LENGTH else line[: _MAX_SHOWN_LENGTH - 3] + "..."
+
+
+_Entries = dict[tuple[str, ...], _Entry]
 
 
 def load_recipe(path: Path | str, overrides: Sequence[str], environ: Mapping[str, str]) -> LoadedRecipe:
@@ -64,233 +120,194 @@ def load_recipe(path: Path | str, overrides: Sequence[str], environ: Mapping[str
     Raises RecipeError (RecipeProblems lists all) before anything else happens; models and prompts are not looked at.
     """
     path = Path(path)
+    entries: _Entries = {}
+    problems: list[Problem] = []
+    for layer in (_from_file(path), _from_environment(environ), _from_overrides(overrides)):
+        above = _checked(layer, problems)
+        # A whole setting replaces its parts below, and a part replaces a null below.
+        replaced = [old for old in entries for new in above if old[0] == new[0] and len(old) != len(new)]
+        entries = {old: entry for old, entry in entries.items() if old not in replaced} | above
+    recipe = _validated(entries, problems, path)
+    if recipe is None or problems:
+        raise RecipeProblems(path.name, problems)
+    return LoadedRecipe(recipe, {entry.key: entry.place for entry in entries.values()}, path)
+
+
+def _checked(layer: Iterator[_Entry], problems: list[Problem]) -> _Entries:
+    """The entries of one layer that are settings, each once."""
+    known: _Entries = {}
+    for entry in layer:
+        first, whole = known.get(entry.path), known.get(entry.path[:1])
+        if first is None and whole is not None and not isinstance(whole.node, MappingNode):
+            first = whole  # practice_growth: null, and a part of it
+        if first is not None:
+            needed = f"It is given twice (first: {first.place}), and readers differ in which of them counts."
+            problems.append(entry.problem("recipe.key-duplicate", needed, "Remove one of the two."))
+        elif field_of(entry.path) is not None:
+            known[entry.path] = entry
+        elif not isinstance(entry.node, MappingNode) or not entry.node.value:  # else its keys are told of
+            problems.append(entry.problem(*unknown_key(entry.path)))
+    return known
+
+
+def _from_file(path: Path) -> Iterator[_Entry]:
     text = _read_text(path)
-    entries, problems = read_entries(text, path.name)
-    for layer, faults in (_from_environment(environ), _from_overrides(overrides)):
-        entries = _laid_over(entries, layer)
-        problems += faults
-    recipe, origins = _build(entries, problems, path.name, path.parent)
-    return LoadedRecipe(recipe, origins, path, text)
-
-
-def build_recipe(values: Mapping[str, object], folder: Path, *, name: str = "the request") -> Recipe:
-    """A recipe from plain values, checked and told of as a file would be; `name` is what messages call their source."""
-    entries = list(_flattened(values, (), name))
-    return _build(entries, [], name, folder)[0]
+    try:
+        root = YAML(typ="safe", pure=True).compose(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        fault = error.problem if isinstance(error, MarkedYAMLError) else error
+        place = f"{path.name} line {mark.line + 1}" if mark is not None else path.name
+        raise _no_recipe(f"{place} is not YAML: {_shorten(str(fault))}.") from error
+    if isinstance(root, MappingNode):
+        yield from _from_mapping(root, (), path.name)
+    elif root is not None:
+        raise _no_recipe(f"{path.name} holds no settings at its top.")
 
 
 def _read_text(path: Path) -> str:
-    fix = "Give the path of a recipe, a YAML file."
     try:
-        data = path.read_bytes()
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        files = sorted(each.name for each in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, files, n=1, cutoff=0.3)
-        fix = f"Did you mean {path.parent / near[0]}?" if near else fix
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1, cutoff=0.3)
+        fix = f"Did you mean {path.parent / near[0]}?" if near else "Give the path of a recipe."
         raise RecipeError("recipe.not-found", given=f"{path} does not exist.", needed="A recipe.", fix=fix) from error
-    except OSError as error:
-        given = f"{path} cannot be read: {error.strerror}."
-        raise RecipeError("recipe.unreadable", given=given, needed="A readable file.", fix=fix) from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        given = f"{path.name} line {line} is not UTF-8."
-        raise RecipeError("recipe.unreadable", given=given, needed="YAML is UTF-8.", fix="Save it as UTF-8.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise _no_recipe(f"{path} cannot be read: {error}.") from error
 
 
-def _from_environment(environ: Mapping[str, str]) -> tuple[list[Entry], list[Problem]]:
-    entries: list[Entry] = []
-    problems: list[Problem] = []
+def _no_recipe(given: str) -> RecipeError:
+    needed = "A recipe is YAML in UTF-8: lines of the form key: value."
+    fix = "Correct the file; `limbeck recipe explain` lists the settings."
+    return RecipeError("recipe.unreadable", given=given, needed=needed, fix=fix)
+
+
+def _from_mapping(node: MappingNode, outer: tuple[str, ...], name: str) -> Iterator[_Entry]:
+    for key_node, inner in node.value:
+        key = key_node.value if isinstance(key_node, ScalarNode) else "[...]"
+        yield _Entry((*outer, key), inner, f"{name} line {key_node.start_mark.line + 1}")
+        if isinstance(inner, MappingNode) and not outer:
+            yield from _from_mapping(inner, (key,), name)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Entry]:
     for name in sorted(environ):
-        if not name.startswith(ENVIRONMENT_PREFIX):
-            continue
-        place = f"environment {name}"
-        path = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-        if name != name.upper():
-            fix = f"Write {name.upper()}."
-            problems.append(Problem("recipe.key-unknown", place, name, "Such variables are in capitals.", fix))
-        else:
-            entries.append(Entry(path, read_value(environ[name], place), place))
-    return entries, problems
+        if name.startswith(_PREFIX):
+            path = tuple(name.removeprefix(_PREFIX).lower().split("__"))
+            yield _Entry(path, _plain_node(environ[name]), f"environment {name}")
 
 
-def _from_overrides(overrides: Sequence[str]) -> tuple[list[Entry], list[Problem]]:
-    entries: list[Entry] = []
-    problems: list[Problem] = []
+def _from_overrides(overrides: Sequence[str]) -> Iterator[_Entry]:
     for text in overrides:
         key, equals, value = text.partition("=")
-        path = tuple(key.strip().split("."))
-        place = "--set"
         if not equals or not key.strip():
+            given = f"--set {_shorten(text)!r} is given."
             needed = "An override names a setting and its value."
-            problems.append(Problem("recipe.override-form", "--set", shorten(text), needed, "Write key=value."))
-        elif path in {entry.path for entry in entries}:
-            needed = "The same setting is given twice."
-            problems.append(Problem("recipe.key-duplicate", place, shorten(text), needed, "Remove one of the two."))
-        else:
-            entries.append(Entry(path, read_value(value, place), place))
-    return entries, problems
+            raise RecipeError("recipe.override-form", given=given, needed=needed, fix="Write --set key=value.")
+        yield _Entry(tuple(key.strip().split(".")), _plain_node(value), "--set")
 
 
-def _flattened(values: Mapping[str, object], path: tuple[str, ...], name: str) -> Iterable[Entry]:
-    for key, value in values.items():
-        inner = (*path, key)
-        if isinstance(value, Mapping) and value:
-            yield from _flattened(cast("Mapping[str, object]", value), inner, name)
-        else:
-            raw = value if isinstance(value, str) else json.dumps(value, default=str)
-            yield Entry(inner, Value(value, raw, quoted=isinstance(value, str)), name)
+def _plain_node(text: str) -> Node:
+    """A value from outside a file, as it would be read in one; in quotes it is text."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in ("'", '"'):
+        return ScalarNode(_TEXT_TAGS[0], text[1:-1], style=text[0])
+    return ScalarNode(YAML(typ="safe", pure=True).resolver.resolve(ScalarNode, text, (True, False)), text)
 
 
-def _laid_over(below: list[Entry], above: list[Entry]) -> list[Entry]:
-    """Both layers, without what the upper one replaces: the same path, what lies under it, and a null above it.
-
-    A key that is no setting replaces nothing, so that a typing error in each layer is told of.
-    """
-
-    def replaced(entry: Entry) -> bool:
-        return is_known(entry.path) and any(
-            _starts_with(entry.path, each.path) or _starts_with(each.path, entry.path) for each in above
-        )
-
-    return [entry for entry in below if not replaced(entry)] + above
-
-
-def _starts_with(path: tuple[str, ...], start: tuple[str, ...]) -> bool:
-    return path[: len(start)] == start
-
-
-def _build(entries: list[Entry], problems: list[Problem], name: str, folder: Path) -> tuple[Recipe, dict[str, str]]:
-    """The recipe and its origins from checked entries; raises RecipeProblems with all that is wrong."""
-    problems = list(problems)
-    known = [entry for entry in entries if is_known(entry.path)]
-    problems += [_unknown(entry) for entry in entries if not is_known(entry.path)]
-    values: dict[str, Any] = {"workspace": "."}
-    for entry in known:
-        value = _meant_value(entry)
-        if entry.path[0] == "template_options" and not entry.value.quoted and str(value).lower() in _SWITCH_WORDS:
-            problems.append(_problem(entry, "YAML 1.2 reads this as text.", "Write true or false, or quote the text."))
-        outer = entry.path[0] if len(entry.path) == 2 else None
-        if outer is None:
-            values[entry.key] = value
-        elif isinstance(values.setdefault(outer, {}), dict):
-            values[outer][entry.path[1]] = value
-        else:
-            fix = f"Remove {outer} or {entry.key}."
-            problems.append(_problem(entry, f"{outer} is given as a whole as well: {values[outer]}.", fix))
-    recipe, faults = _validated(_with_absolute_paths(values, folder), known, name)
-    problems += faults
-    if recipe is None or problems:
-        raise RecipeProblems(name, _in_order(problems, entries))
-    origins = dict.fromkeys(_leaves(recipe.settings()), _DEFAULT)
-    origins |= {entry.key: entry.place for entry in known if entry.key in origins}
-    return recipe, origins
-
-
-def _unknown(entry: Entry) -> Problem:
-    told = hint(entry.path, setting_names())
-    return Problem(told.code, entry.place, _subject(entry), told.why, told.fix)
-
-
-def _problem(entry: Entry, needed: str, fix: str) -> Problem:
-    return Problem("recipe.value", entry.place, _subject(entry), needed, fix)
-
-
-def _subject(entry: Entry) -> str:
-    return f"{shorten(entry.key)}: {shorten(entry.value.raw) or '(empty)'}"
-
-
-def _meant_value(entry: Entry) -> object:
-    """The value, spelled as it is given where only text is wanted: the name 007 is no 7, and a folder may be 2024."""
-    value = entry.value
-    scalar = isinstance(value.plain, int | float)
-    return value.raw if scalar and _wants_only_text(entry.path) else value.plain
-
-
-def _wants_only_text(path: tuple[str, ...]) -> bool:
-    return len(path) == 1 and path[0] in _text_settings()
-
-
-@functools.cache
-def _text_settings() -> frozenset[str]:
-    properties = Recipe.model_json_schema()["properties"].items()
-    kinds = {name: {kind.get("type") for kind in each.get("anyOf", [each])} for name, each in properties}
-    return frozenset(name for name, types in kinds.items() if types <= {"string", "null"})
-
-
-def _with_absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    placed = dict(values)
-    for key in ("prompts", "held_out", "workspace", "template", "student", "teacher"):
-        text = values.get(key)
-        base = Path.cwd() if key == "workspace" else folder.absolute()
-        if isinstance(text, str) and text.strip() and _is_path(key, text, base):
-            placed[key] = os.path.normpath(base / os.path.expanduser(text))  # noqa: PTH111 (an unknown ~user stays text)
-    return placed
-
-
-def _is_path(key: str, text: str, base: Path) -> bool:
-    """A model is a path if it looks like one, or if a folder of that name lies beside the recipe; else a hub id."""
-    if key == "template":
-        return text not in ("student", "teacher")
-    if key not in ("student", "teacher"):
-        return True
-    if text.startswith(_MODEL_SCHEMES):
-        return False
-    return text.startswith((".", "/", "~")) or text.endswith(".gguf") or ("\0" not in text and (base / text).is_dir())
-
-
-def _validated(values: dict[str, Any], known: list[Entry], name: str) -> tuple[Recipe | None, list[Problem]]:
+def _value(node: Node) -> object:
+    if not isinstance(node, ScalarNode):
+        return {} if isinstance(node, MappingNode) else []
+    if node.tag in _TEXT_TAGS:
+        return node.value
     try:
-        return Recipe.model_validate(values), []
+        return YAML(typ="safe", pure=True).constructor.construct_object(node)
+    except (YAMLError, ValueError, LookupError):
+        return []  # a number of thousands of digits, or a tag that recipes do not know: no setting takes a list
+
+
+def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe | None:
+    """The recipe, None if there is none; what is wrong is added to `problems`."""
+    values: dict[str, Any] = {"workspace": "."}
+    for entry in entries.values():
+        name, *inner = entry.path
+        value = entry.value()
+        values[name] = {**(values.get(name) or {}), inner[0]: value} if inner else value
+        if name == "template_options" and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
+            fix = "Write true or false, or quote the text."
+            problems.append(entry.problem("recipe.value", "YAML 1.2 reads this as text.", fix))
+    placed = {name: _placed(name, value, path.parent) for name, value in values.items()}
+    try:
+        return Recipe.model_validate(placed)
     except ValidationError as error:
-        by_path = {entry.path: entry for entry in known}
-        problems: dict[tuple[str, ...], Problem] = {}
+        told: dict[tuple[str, ...], Problem] = {}
         for fault in error.errors(include_url=False):
-            if fault["type"] == "default_factory_not_called":
-                continue  # waits for another setting that is told of itself
-            path = tuple(str(part) for part in fault["loc"])[:2]
-            path = path if is_known(path) else path[:1]
-            entry = by_path.get(path)
-            if entry is None:  # the whole of a nested setting, or a setting that is not there
-                inside = next((each for each in known if each.path[0] == path[0]), None)
-                entry = Entry(path, Value(None, "nothing"), inside.place if inside is not None else name)
-            problems.setdefault(path, _told(entry, fault["type"], fault.get("ctx", {}).get("error")))
-        return None, list(problems.values())
+            place = tuple(str(part) for part in fault["loc"])
+            place = place[:2] if field_of(place[:2]) is not None else place[:1]
+            # A default that waits for another setting is no fault of its own.
+            if fault["type"] != "default_factory_not_called":
+                told.setdefault(place, _told(dict(fault), place, entries.get(place), path.name))
+        problems += told.values()
+        return None
 
 
-def _told(entry: Entry, kind: str, cause: object) -> Problem:
-    subject = _subject(entry)
-    if isinstance(cause, LimbeckError):
-        return Problem(cause.code, entry.place, subject, cause.needed, cause.fix)
-    extra = cast("dict[str, Any]", field_of(entry.path).json_schema_extra)
-    needed = f"It needs {extra['needs']}."
-    if kind == "missing":
-        return Problem("recipe.key-missing", entry.place, f"{entry.key} is missing.", needed, f"Add {entry.key}.")
-    fix = f"`limbeck recipe explain {entry.key if entry.path[0] in NESTED else entry.path[0]}` says more."
-    if entry.value.quoted and not isinstance(read_value(entry.value.raw, entry.place).plain, str):
-        fix = "Remove the quotes, which make it text."
-    elif "," in entry.value.raw and not isinstance(read_value(entry.value.raw.replace(",", "."), "").plain, str):
-        fix = "Write a point, not a comma."
-    return Problem("recipe.value", entry.place, subject, needed, fix)
+def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None, name: str) -> Problem:
+    """A fault that pydantic found, in the words of a recipe."""
+    needed = f"It needs {needs_of(path)}."
+    if entry is None:
+        return Problem("recipe.key-missing", name, f"{path[0]} is missing.", needed, f"Add {path[0]}.")
+    if fault["type"].startswith("recipe."):
+        return entry.problem(fault["type"], fault["msg"], fault["ctx"]["fix"])
+    return entry.problem("recipe.value", needed, f"`limbeck recipe explain {entry.key}` says more.")
 
 
-def _in_order(problems: list[Problem], entries: list[Entry]) -> list[Problem]:
-    """The problems as a reader meets them: the lines of the file, then the layers over it, then what is missing."""
-    places = [entry.place for entry in entries]
+def _placed(name: str, value: object, folder: Path) -> object:
+    """A path made absolute. A model is one if it looks like one or is a folder beside the recipe; else a hub id."""
+    if name not in _PATHS or not isinstance(value, str) or not value.strip():
+        return value
+    base = Path.cwd() if name == "workspace" else folder.absolute()
+    if name == "template" and value in ("student", "teacher"):
+        return value
+    if name in ("student", "teacher"):
+        looks_like_path = value.startswith((".", "/", "~")) or value.endswith(".gguf")
+        if not looks_like_path and not (base / value).is_dir():
+            return value
+    return os.path.normpath(base / os.path.expanduser(value))  # noqa: PTH111 (an unknown ~user stays text)
 
-    def position(problem: Problem) -> tuple[int, int]:
-        line = re.search(r" lines? (\d+)", problem.place)
-        if line is not None:
-            return 0, int(line.group(1))
-        return 1, places.index(problem.place) if problem.place in places else len(places)
 
-    return sorted(problems, key=position)
+def show(loaded: LoadedRecipe, *, origin: bool) -> str:
+    """The settings in force as a recipe, each with a comment on where its value came from if `origin`."""
+    lines = []
+    for key, line in _lines(loaded.recipe):
+        place = loaded.origins.get(key, "default")
+        lines.append(f"{line:<40}  # {place}\n" if origin and key else f"{line}\n")
+    return "".join(lines)
 
 
-def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterable[str]:
-    for key, value in values.items():
+def write_recipe(path: Path, recipe: Recipe, header: str = "") -> None:
+    """Write the settings in force under a comment, at once: a reader sees the old file or the new one."""
+    lines = [*(f"# {line}" for line in header.splitlines()), *(line for _, line in _lines(recipe))]
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Dotted name and YAML line of each setting; the line above nested ones has no name."""
+    for key, value in recipe.settings().items():
         if isinstance(value, dict) and value:
-            yield from _leaves(cast("dict[str, object]", value), f"{prefix}{key}.")
+            yield "", f"{key}:"
+            for name, inner in value.items():
+                yield f"{key}.{name}", f"  {_scalar(name)}: {_scalar(inner)}"
         else:
-            yield prefix + key
+            yield key, f"{key}: {_scalar(value)}"
+
+
+def _scalar(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    reads_as_itself = _NEEDS_NO_QUOTES.fullmatch(value) is not None and _value(_plain_node(value)) == value
+    if reads_as_itself and value.lower() not in _SWITCH_WORDS:
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

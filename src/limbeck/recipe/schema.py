@@ -1,7 +1,6 @@
-"""Every setting of a run. Each field says what it means, who uses it, how to choose it, its default and why.
+"""Every setting of a run. Each field says what it means, which routes use it, how to choose it, its default and why.
 
-A setting that is not used is refused, not ignored: `beta` and `scale` belong to one objective, `forward_weight` to
-another, and a key that is no setting is an error. Nothing here imports torch.
+A setting that is not used is refused, not ignored. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -11,29 +10,45 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticUndefined
 
-from limbeck.recipe.rules import (
-    OBJECTIVE_OF,
-    AnswersPerPrompt,
-    Count,
-    CountOrZero,
-    HeldOut,
-    Model,
-    Name,
-    Positive,
-    PositiveShare,
-    Share,
-    Text,
-    WarmupSteps,
-    explanation,
-    offered_route,
-    setting,
-    used_by_objective,
-)
+from limbeck.recipe import rules
 
 __all__ = ["PracticeGrowth", "Recipe", "Sampling"]
 
 _REQUIRED = PydanticUndefined
-_WARMUP_STEPS = 10
+
+
+def setting(default: object, meaning: str, *, choose: str, why: str) -> Any:
+    """A field with all that `limbeck recipe explain` tells of it. A default that is a function says itself in `why`."""
+    extra: dict[str, Any] = {"routes": ["on-policy"], "how_to_choose": choose, "default_and_why": why}
+    if callable(default):
+        return Field(default_factory=default, description=meaning, json_schema_extra=extra)
+    shown = "No default" if default is _REQUIRED else "null" if default is None else str(default)
+    extra["default_and_why"] = f"{shown}: {why}"
+    return Field(default, description=meaning, json_schema_extra=extra)
+
+
+# Types of settings. The text in each says which values it takes; a choice of words says so itself.
+_Text = Annotated[str, Field(pattern=r"\S")]
+_Path = Annotated[_Text, "the path of a file"]
+_Count = Annotated[int, BeforeValidator(rules.whole), Field(ge=1), "a whole number, 1 or more"]
+_CountOrZero = Annotated[int, BeforeValidator(rules.whole), Field(ge=0, lt=2**63), "a whole number, 0 or more"]
+_Positive = Annotated[float, Field(gt=0), "a number above 0"]
+_PositiveShare = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
+_Share = Annotated[float, Field(ge=0, le=1), "a number from 0 to 1"]
+_HeldOut = Annotated[
+    Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)] | _Text,
+    "a share between 0 and 1 (0.1), a count from 1 up (200), or the path of a prompt file",
+]
+_Model = Annotated[
+    _Text,
+    AfterValidator(rules.weights_at_hand),
+    "a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME",
+]
+_Name = Annotated[
+    str | None, AfterValidator(rules.run_name), "null, or up to 100 of A-Z a-z 0-9 . _ - without . or - first"
+]
+_Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), "auto, cpu, cuda or cuda:N"]
+_Options = Annotated[dict[str, bool | int | float | str | None], "names with single values, such as true or 3"]
 
 
 class _Settings(BaseModel):
@@ -43,347 +58,270 @@ class _Settings(BaseModel):
 class Sampling(_Settings):
     """How the student draws the tokens of its practice answers."""
 
-    temperature: Annotated[float, Field(ge=0)] = setting(
+    temperature: Annotated[float, Field(ge=0), "a number, 0 or more"] = setting(
         1.0,
-        meaning="Divides the student's logits before a practice token is drawn; 0 takes the likeliest token each time. "
-        "The loss has a temperature of its own.",
-        needs="a number, 0 or more",
-        choose="Leave it at 1: then the student practises exactly what it would write. Lower makes practice narrower.",
-        why="1.0, as the on-policy objective is an average over the student's own distribution (Agarwal et al. 2024).",
+        "Divides the student's logits before a practice token is drawn; 0 takes the likeliest token each time.",
+        choose="Leave it at 1: then the student practises exactly what it would write. Lower is narrower.",
+        why="the objective is an average over the student's own distribution (Agarwal et al. 2024).",
     )
-    top_p: PositiveShare = setting(
+    top_p: _PositiveShare = setting(
         1.0,
-        meaning="Draw only from the likeliest tokens that together reach this probability (Holtzman et al. 2020).",
-        needs="a number above 0 and at most 1",
+        "Draw only from the likeliest tokens that together reach this probability (Holtzman et al. 2020).",
         choose="Leave it at 1 unless a weak student writes nonsense that the teacher cannot judge; then 0.95.",
-        why="1.0: cutting the tail hides from the teacher the very tokens that it should talk the student out of.",
+        why="cutting the tail hides from the teacher the very tokens it should talk the student out of.",
     )
-    top_k: CountOrZero = setting(
+    top_k: _CountOrZero = setting(
         0,
-        meaning="Draw only from this many of the likeliest tokens; 0 is off.",
-        needs="a whole number, 0 or more",
+        "Draw only from this many of the likeliest tokens; 0 is off.",
         choose="Leave it at 0; top_p does the same with less harm.",
-        why="0, for the same reason as top_p.",
+        why="the same reason as for top_p.",
     )
 
 
 class PracticeGrowth(_Settings):
     """Practice answers that start short and grow to their full length."""
 
-    start: PositiveShare = setting(
+    start: _PositiveShare = setting(
         0.25,
-        meaning="The share of max_practice_tokens at which practice answers are cut off in the first step.",
-        needs="a number above 0 and at most 1",
+        "The share of max_practice_tokens at which practice answers are cut off in the first step.",
         choose="0.25; lower only for limits over a thousand tokens.",
-        why="0.25: training on beginnings alone came close to whole answers for far less work (2602.15260).",
+        why="training on beginnings alone came close to whole answers for far less work (2602.15260).",
     )
-    until: PositiveShare = setting(
+    until: _PositiveShare = setting(
         0.5,
-        meaning="The share of all steps after which the full max_practice_tokens is in force.",
-        needs="a number above 0 and at most 1",
-        choose="0.5, or less where the ending of an answer matters: a student that never practises an ending loses it.",
-        why="0.5: a linear schedule over the first half, as in 2602.15260.",
+        "The share of all steps after which the full max_practice_tokens is in force.",
+        choose="0.5, or less where the ending of an answer matters: endings have to be practised too.",
+        why="a linear schedule over the first half, as in 2602.15260.",
     )
 
 
 class Recipe(_Settings):
     """The settings of one run."""
 
-    student: Model = setting(
+    student: _Model = setting(
         _REQUIRED,
-        meaning="The small model that learns. A hub id, a folder, a file.gguf, or run:NAME to go on from a run.",
-        needs="the name of a model: a hub id, a folder, a file.gguf, or run:NAME",
-        choose="The largest model whose price and speed you can live with, of the teacher's family: both must split "
-        "text into the same tokens.",
-        why="No default: it is your decision.",
-        everyday=True,
+        "The small model that learns: a hub id, a folder, a file.gguf, or run:NAME to go on from a run.",
+        choose="The largest model whose price and speed you can live with, of the teacher's family.",
+        why="it is your decision.",
     )
-    teacher: Model = setting(
+    teacher: _Model = setting(
         _REQUIRED,
-        meaning="The large model that scores every token of the student's practice answers. Named as the student is.",
-        needs="the name of a model whose weights this machine can hold: a hub id, a folder, a file.gguf, or run:NAME",
-        choose="A model that clearly beats the student on your held-out prompts and splits text into the same tokens. "
-        "A chat API cannot be the teacher here, for it cannot score a given text.",
-        why="No default: it is your decision.",
-        everyday=True,
+        "The large model that scores every token of the student's practice answers. Named as the student is.",
+        choose="A model that clearly beats the student on your prompts and splits text into the same tokens.",
+        why="it is your decision.",
     )
-    prompts: Text = setting(
+    prompts: _Path = setting(
         _REQUIRED,
-        meaning="The file of prompts. A relative path starts at the folder of the recipe.",
-        needs="the path of a prompt file",
+        "The file of prompts. A relative path starts at the folder of the recipe.",
         choose="Prompts as they come in production; a thousand or more if you have them. Answers are not needed.",
-        why="No default: they are yours.",
-        everyday=True,
+        why="they are yours.",
     )
-    held_out: HeldOut = setting(
+    held_out: _HeldOut = setting(
         0.1,
-        meaning="The prompts that are never practised and tell whether the student improved: a share, a count, a file.",
-        needs="a share between 0 and 1, a count from 1 up, or the path of a prompt file",
-        choose="At least 100 prompts if you can spare them; with fewer, only large improvements can be told from luck.",
-        why="0.1: a tenth leaves most of the prompts for practice.",
-        everyday=True,
+        "The prompts that are never practised and tell whether the student improved: a share, a count, a file.",
+        choose="At least 100 prompts if you can; with fewer, only large improvements can be told from luck.",
+        why="a tenth leaves most of the prompts for practice.",
     )
-    route: Annotated[Literal["on-policy"], BeforeValidator(offered_route)] = setting(
+    route: Annotated[Literal["on-policy"], BeforeValidator(rules.offered_route)] = setting(
         "on-policy",
-        meaning="The way to train. On-policy: the student writes practice answers and the teacher scores each token.",
-        needs="on-policy",
+        "The way to train. On-policy: the student writes practice answers and the teacher scores each token.",
         choose="This version has one route.",
-        why="on-policy: the student learns from its own mistakes, which answers written by the teacher never show "
-        "(Agarwal et al. 2024).",
-        everyday=True,
+        why="the student learns from its own mistakes, which a teacher's answers never show (Agarwal et al. 2024).",
     )
     objective: Literal["divergence", "kl_mix", "soft_targets"] = setting(
         "divergence",
-        meaning="What is minimised at each practice token. divergence: a generalized Jensen-Shannon divergence, chosen "
-        "by beta. kl_mix: forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets: "
-        "temperature²·KL(teacher‖student), both softened by temperature.",
-        needs="divergence, kl_mix or soft_targets",
-        choose="divergence. kl_mix if the student must learn words that it thinks impossible; soft_targets to repeat "
-        "the classic recipe.",
-        why="divergence, which holds both KL directions as its ends (Agarwal et al. 2024). soft_targets is that of "
-        "Hinton et al. 2015.",
-        everyday=True,
+        "What is minimised at each practice token. divergence: a generalized Jensen-Shannon divergence, chosen by "
+        "beta. kl_mix: forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets: "
+        "temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015).",
+        choose="divergence. kl_mix if the student must learn words that it thinks impossible.",
+        why="it holds both KL directions as its ends (Agarwal et al. 2024).",
     )
-    beta: Annotated[Share, AfterValidator(used_by_objective)] = setting(
+    beta: Annotated[_Share, AfterValidator(rules.used_by_objective)] = setting(
         1.0,
-        meaning="Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + "
+        "Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + "
         "(1-beta)·KL(student‖m). The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is "
         "KL(student‖teacher), the reverse KL. Other tools may count the other way round.",
-        needs="a number from 0 to 1; only for objective: divergence",
-        choose="0: cover everything the teacher might say. 1: commit to what the teacher likes most. Between them a "
-        "mix, in which only exactly 0 teaches a token that the student thinks impossible.",
-        why="1.0: a small student cannot cover all that a large teacher might say, and on its own answers the reverse "
-        "KL corrects what it does say (Gu et al. 2024; Agarwal et al. 2024).",
-        everyday=True,
+        choose="0: cover everything the teacher might say. 1: commit to what it likes most. Between them a mix, in "
+        "which only exactly 0 teaches a token that the student thinks impossible.",
+        why="a small student cannot cover all that a large teacher might say (Gu et al. 2024).",
     )
-    scale: Annotated[Literal["unit", "gkd"], AfterValidator(used_by_objective)] = setting(
+    scale: Annotated[Literal["unit", "gkd"], AfterValidator(rules.used_by_objective)] = setting(
         "unit",
-        meaning="The size of the divergence between the ends of beta. gkd: the published number. unit: the published "
-        "number divided by beta·(1-beta), so that the loss does not shrink near the ends, where it joins the two KLs.",
-        needs="unit or gkd; only for objective: divergence",
+        "The size of the divergence between the ends of beta. gkd: the published number. unit: that divided by "
+        "beta·(1-beta), so that the loss does not shrink near the ends, where it joins the two KLs.",
         choose="unit, unless you compare with a published run.",
-        why="unit: turning beta then changes the kind of pull and not its strength; the published number is some ten "
-        "times smaller at beta 0.1 than at 0.",
+        why="turning beta then changes the kind of pull and not its strength.",
     )
-    forward_weight: Annotated[Share, AfterValidator(used_by_objective)] = setting(
+    forward_weight: Annotated[_Share, AfterValidator(rules.used_by_objective)] = setting(
         0.5,
-        meaning="The weight w of w·KL(teacher‖student) + (1-w)·KL(student‖teacher).",
-        needs="a number from 0 to 1; only for objective: kl_mix",
+        "The weight w of w·KL(teacher‖student) + (1-w)·KL(student‖teacher).",
         choose="0.5; higher if the student leaves things out, lower if it rambles.",
-        why="0.5: both directions alike.",
-        everyday=True,
+        why="both directions alike.",
     )
-    temperature: Positive = setting(
+    temperature: _Positive = setting(
         1.0,
-        meaning="Divides the logits of both models before the loss. Drawing tokens has a temperature of its own, "
-        "sampling.temperature. Only soft_targets multiplies the loss by temperature².",
-        needs="a number above 0",
+        "Divides the logits of both models before the loss. Drawing tokens has its own: sampling.temperature.",
         choose="1. For soft_targets 2 to 4, which shows the student the teacher's second and third thoughts.",
-        why="1.0: the student is compared with the teacher as both are (Agarwal et al. 2024).",
+        why="the student is compared with the teacher as both are (Agarwal et al. 2024).",
     )
-    max_practice_tokens: Count = setting(
+    max_practice_tokens: _Count = setting(
         256,
-        meaning="The longest practice answer, in tokens. What is longer is cut off and trained on as far as it goes.",
-        needs="a whole number, 1 or more",
-        choose="Just above the length of most of your teacher's answers: the main lever on time, and on memory.",
-        why="256: holds a short answer of support or finance, and beginnings alone teach much (2602.15260).",
-        everyday=True,
+        "The longest practice answer, in tokens. What is longer is cut off and trained on as far as it goes.",
+        choose="Just above the length of most of your teacher's answers: the main lever on time and memory.",
+        why="holds a short answer, and beginnings alone teach much (2602.15260).",
     )
-    practice_growth: PracticeGrowth | None = setting(
+    practice_growth: Annotated[PracticeGrowth | None, "null, or start and until"] = setting(
         None,
-        meaning="Lets the longest practice answer grow during the run; null keeps it at max_practice_tokens.",
-        needs="null, or start and until",
+        "Lets the longest practice answer grow during the run; null keeps it at max_practice_tokens.",
         choose="Turn it on for limits over some 500 tokens, to save time and keep a weak student from rambling.",
-        why="null: one thing less that changes during a run.",
-        everyday=True,
+        why="one thing less that changes during a run.",
     )
-    sampling: Sampling = setting(
+    sampling: Annotated[Sampling, "temperature, top_p and top_k"] = setting(
         Sampling(),
-        meaning="How the student draws the tokens of its practice answers.",
-        needs="temperature, top_p and top_k",
+        "How the student draws the tokens of its practice answers.",
         choose="Leave it alone: practice should be what the student would write.",
-        why="The student's own distribution, unchanged (Agarwal et al. 2024).",
+        why="the student's own distribution, unchanged (Agarwal et al. 2024).",
     )
-    steps: Count = setting(
+    steps: _Count = setting(
         200,
-        meaning="How many times the student is updated.",
-        needs="a whole number, 1 or more",
+        "How many times the student is updated.",
         choose="Most of the gain comes in the first 50 to 100 steps; go on while the held-out loss falls.",
-        why="200: published repairs of a fine-tuned model take about 100 steps (Tinker cookbook); this leaves room.",
-        everyday=True,
+        why="published repairs of a fine-tuned model take about 100 steps (Tinker cookbook); this leaves room.",
     )
-    prompts_per_step: Count = setting(
+    prompts_per_step: _Count = setting(
         32,
-        meaning="How many prompts the student answers before each update.",
-        needs="a whole number, 1 or more",
+        "How many prompts the student answers before each update.",
         choose="32 to 128. More makes a step steadier and slower.",
-        why="32: a size for one machine; published runs use 64 to 1024 (thunlp 64, NeMo-RL 128).",
-        everyday=True,
+        why="a size for one machine; published runs use 64 to 1024 (thunlp 64, NeMo-RL 128).",
     )
-    answers_per_prompt: AnswersPerPrompt = setting(
+    answers_per_prompt: _Count = setting(
         1,
-        meaning="How many practice answers the student writes for each prompt of a step.",
-        needs="a whole number, 1 or more",
+        "How many practice answers the student writes for each prompt of a step.",
         choose="1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.",
-        why="1: new prompts teach more than new answers to old ones, and no baseline over a group is needed.",
-        everyday=True,
+        why="new prompts teach more than new answers to old ones.",
     )
-    learning_rate: PositiveShare = setting(
+    learning_rate: _PositiveShare = setting(
         1e-5,
-        meaning="The step size of AdamW for all weights of the student.",
-        needs="a number above 0 and at most 1, for example 1e-5",
+        "The step size of AdamW for all weights of the student.",
         choose="A third or three times of it are worth 20 steps each. Halve it when the loss rises.",
-        why="1e-5: the middle of what published on-policy runs use when all weights train (1e-6 to 5e-5).",
-        everyday=True,
+        why="the middle of what published on-policy runs use when all weights train (1e-6 to 5e-5).",
     )
-    warmup_steps: WarmupSteps = Field(
-        default_factory=lambda data: min(_WARMUP_STEPS, data.get("steps", 200) // 10),
-        description="Over how many first steps the learning rate rises to its full value.",
-        json_schema_extra=explanation(
-            needs="a whole number, 0 or more, below steps",
-            choose="10. The optimizer's averages need some steps before they can be trusted.",
-            why="10, or a tenth of the steps when there are fewer than 100, so that a short run too reaches its "
-            "learning rate.",
-            everyday=False,
-        ),
+    warmup_steps: Annotated[_CountOrZero, AfterValidator(rules.warmup_ends)] = setting(
+        lambda settings: min(10, settings.get("steps", 200) // 10),
+        "Over how many first steps the learning rate rises to its full value; fewer than steps.",
+        choose="10. The optimizer's averages need some steps before they can be trusted.",
+        why="10, or a tenth of steps where that is less, so that a short run too reaches its learning rate.",
     )
-    decay_share: Share = setting(
+    decay_share: _Share = setting(
         0.2,
-        meaning="Over which last share of the steps the learning rate falls to 0, in a straight line.",
-        needs="a number from 0 to 1",
+        "Over which last share of the steps the learning rate falls to 0, in a straight line.",
         choose="0.2; 0 if you mean to go on from this run.",
-        why="0.2: constant for most of the run, so that it can be made longer, and a fall that settles the weights.",
+        why="constant for most of the run, so that it can be made longer, and a fall that settles the weights.",
     )
-    weight_decay: Share = setting(
+    weight_decay: _Share = setting(
         0.0,
-        meaning="How strongly AdamW pulls the weights towards 0 (Loshchilov and Hutter 2019).",
-        needs="a number from 0 to 1",
+        "How strongly AdamW pulls the weights towards 0 (Loshchilov and Hutter 2019).",
         choose="0. A pull towards 0 is a pull away from the model you started with.",
-        why="0.0: the student starts from a good model.",
+        why="the student starts from a good model.",
     )
-    max_grad_norm: Positive = setting(
+    max_grad_norm: _Positive = setting(
         1.0,
-        meaning="Gradients longer than this are shortened to it (Pascanu et al. 2013).",
-        needs="a number above 0",
+        "Gradients longer than this are shortened to it (Pascanu et al. 2013).",
         choose="1. Lower it if the alerts report single large gradients.",
-        why="1.0, which published on-policy runs use.",
+        why="published on-policy runs use it.",
     )
     precision: Literal["float32"] = setting(
         "float32",
-        meaning="The number format of weights and activations.",
-        needs="float32, the only precision of this version",
-        choose="This version has one.",
-        why="float32: practice answers are then the same for any number of slots and any order of the batch.",
+        "The number format of weights and activations; this version has one.",
+        choose="Leave it out.",
+        why="practice answers are then the same for any number of slots and any order of the batch.",
     )
     teacher_dtype: Literal["float32", "bfloat16"] = setting(
         "float32",
-        meaning="The number format of the teacher's weights; what it says of a text is turned into float32 either way.",
-        needs="float32 or bfloat16",
-        choose="bfloat16 if the teacher does not fit into memory: half the bytes, for a slightly rounded teacher.",
-        why="float32: the teacher as exact as the loss.",
+        "The number format of the teacher's weights; what it says of a text is turned into float32 either way.",
+        choose="bfloat16 if the teacher does not fit into memory: half the bytes, a slightly rounded teacher.",
+        why="the teacher as exact as the loss.",
     )
-    max_prompt_tokens: Count = setting(
+    max_prompt_tokens: _Count = setting(
         1024,
-        meaning="The longest prompt, in tokens, after the chat template.",
-        needs="a whole number, 1 or more",
+        "The longest prompt, in tokens, after the chat template.",
         choose="Above your longest prompt; it bounds the memory that a step needs.",
-        why="1024: holds a support ticket with its history.",
-        everyday=True,
+        why="holds a support ticket with its history.",
     )
     long_prompts: Literal["refuse", "skip"] = setting(
         "refuse",
-        meaning="What happens to a prompt longer than max_prompt_tokens: refuse stops with its row, skip leaves it out "
-        "and counts it. No prompt is ever cut.",
-        needs="refuse or skip",
+        "A prompt longer than max_prompt_tokens is never cut: refuse stops at its row, skip leaves it out and counts.",
         choose="skip once you have seen which rows are too long and can do without them.",
-        why="refuse: leaving rows out is your decision.",
+        why="leaving rows out is your decision.",
     )
-    template: Text = setting(
+    template: Annotated[_Text, "student, teacher, or the path of a template file"] = setting(
         "student",
-        meaning="Whose chat template turns messages into text, for both models: student, teacher, or a file. A "
-        "relative path starts at the folder of the recipe; ./student is a file of that name.",
-        needs="student, teacher, or the path of a template file",
+        "Whose chat template turns messages into text, for both models. A relative path starts at the recipe's folder.",
         choose="student, since that is how the student will be asked in production.",
-        why="student, for the same reason.",
-        everyday=True,
+        why="the student will be asked in it.",
     )
-    template_options: dict[str, bool | int | float | str | None] = setting(
+    template_options: _Options = setting(
         {},
-        meaning="Values handed to the chat template, for example enable_thinking: false.",
-        needs="names with single values; write true or false, not yes or no",
+        "Values handed to the chat template, for example enable_thinking: false.",
         choose="Set what you will set in production. Both models get the same.",
-        why="Empty: the template's own defaults.",
+        why="the template's own defaults.",
     )
-    micro_batch_tokens: Count = setting(
+    micro_batch_tokens: _Count = setting(
         4096,
-        meaning="How many tokens, padding included, go through a model at once while scoring and updating.",
-        needs="a whole number, 1 or more",
+        "How many tokens, padding included, go through a model at once while scoring and updating.",
         choose="As many as memory allows; it changes speed and memory, never the loss.",
-        why="4096: fits a small pair on a laptop.",
+        why="fits a small pair on a laptop.",
     )
-    slots: Count = setting(
+    slots: _Count = setting(
         32,
-        meaning="How many practice answers are written at the same time.",
-        needs="a whole number, 1 or more",
+        "How many practice answers are written at the same time.",
         choose="As many as memory allows; it changes speed and memory, never the answers.",
-        why="32: one step of the default prompts_per_step in one go.",
+        why="one step of the default prompts_per_step in one go.",
     )
-    chunk_tokens: Count = setting(
+    chunk_tokens: _Count = setting(
         256,
-        meaning="For how many tokens at once the probabilities of the whole vocabulary are held in memory.",
-        needs="a whole number, 1 or more",
+        "For how many tokens at once the probabilities of the whole vocabulary are held in memory.",
         choose="Lower if the vocabulary is large and memory short; it changes memory and speed, never the loss.",
-        why="256: about 0.3 GB for the two models of a vocabulary of 152,000.",
+        why="about 0.3 GB for the two models of a vocabulary of 152,000.",
     )
-    evaluate_every: Count = setting(
+    evaluate_every: _Count = setting(
         20,
-        meaning="After how many steps the student is compared with the teacher on held-out prompts.",
-        needs="a whole number, 1 or more",
+        "After how many steps the student is compared with the teacher on held-out prompts.",
         choose="So that you see about ten points in a run.",
-        why="20: ten points in the default 200 steps.",
-        everyday=True,
+        why="ten points in the default 200 steps.",
     )
-    held_out_sample: Count = setting(
+    held_out_sample: _Count = setting(
         64,
-        meaning="How many held-out prompts each of these comparisons uses, always the same ones.",
-        needs="a whole number, 1 or more",
+        "How many held-out prompts each of these comparisons uses, always the same ones.",
         choose="More gives a steadier curve and takes longer. All held-out prompts if there are fewer.",
-        why="64: a small share of a step's time at the default evaluate_every.",
+        why="a small share of a step's time at the default evaluate_every.",
     )
-    seed: Annotated[CountOrZero, Field(lt=2**63)] = setting(
+    seed: _CountOrZero = setting(
         0,
-        meaning="The number from which all randomness of the run follows.",
-        needs="a whole number, 0 or more",
+        "The number from which all randomness of the run follows.",
         choose="Any. Two runs that differ in the seed alone show how much of a difference is luck.",
-        why="0: a run can be repeated without asking for it.",
-        everyday=True,
+        why="a run can be repeated without asking for it.",
     )
-    name: Name | None = setting(
+    name: _Name = setting(
         None,
-        meaning="The name of the run and of its folder.",
-        needs="null, or 1 to 100 of the letters A-Z a-z, digits, dot, underscore and hyphen",
+        "The name of the run and of its folder.",
         choose="Leave it out and get one like calm-otter-17.",
-        why="null: a new name for each run.",
-        everyday=True,
+        why="a new name for each run.",
     )
-    workspace: Text = setting(
+    workspace: Annotated[_Text, "the path of a folder"] = setting(
         ".",
-        meaning="The folder in which runs/ lies. A relative path starts at the current folder.",
-        needs="the path of a folder",
+        "The folder in which runs/ lies. A relative path starts at the current folder.",
         choose="One folder for all runs that you want to compare.",
-        why="The current folder, where `limbeck runs` and `limbeck show` look too.",
-        everyday=True,
+        why="the current folder, where `limbeck runs` and `limbeck show` look too.",
     )
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")] = setting(
+    device: _Device = setting(
         "auto",
-        meaning="Where the models run. auto takes the best device that this machine has and records which.",
-        needs="auto, cpu, cuda or cuda:N",
+        "Where the models run. auto takes the best device that this machine has and records which.",
         choose="auto, unless you share the machine.",
-        why="auto: a recipe can be passed on to another machine.",
-        everyday=True,
+        why="a recipe can be passed on to another machine.",
     )
 
     def settings(self) -> dict[str, Any]:
         """All settings in force as plain values, none of another objective: read again, they are the same recipe."""
-        unused = {name for name, objective in OBJECTIVE_OF.items() if objective != self.objective}
+        unused = {name for name, objective in rules.OBJECTIVE_OF.items() if objective != self.objective}
         return self.model_dump(mode="json", exclude=unused)

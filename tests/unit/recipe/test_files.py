@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import RecipeError
-from limbeck.recipe.files import LoadedRecipe, RecipeProblems, build_recipe, load_recipe
-from limbeck.recipe.reading import Problem, read_entries
+from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, load_recipe
 
 MINIMAL = "student: org/small\nteacher: org/big\nprompts: tickets.jsonl\n"
 
@@ -49,18 +48,18 @@ def test_all_typing_errors_of_a_file_are_told_at_once_with_line_and_likely_key(t
         ("support.yaml line 5", "learnig_rate: 2e-5"),
         ("support.yaml line 7", "training.beta: 0.5"),
         ("support.yaml line 8", "max_teacher_tokens: 512"),
-        ("support.yaml lines 9 and 10", "steps"),
+        ("support.yaml line 10", "steps: 20"),
     ]
     told = list(found.values())
     assert told[0].fix == told[1].fix == "Did you mean learning_rate?"
-    assert "wrong place" in told[2].needed
-    assert told[2].fix == "Did you mean beta?"
-    assert "another route" in told[3].needed
+    assert told[2].fix == "Did you mean beta at the top level?"
+    assert "on-policy only" in told[3].needed
     assert told[4].code == "recipe.key-duplicate"
+    assert "first: support.yaml line 9" in told[4].needed
 
 
 @pytest.mark.report("CF-01")
-def test_the_same_typing_errors_on_the_command_line_in_the_environment_and_in_a_request(tmp_path: Path) -> None:
+def test_the_same_typing_errors_on_the_command_line_and_in_the_environment(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
         MINIMAL,
@@ -80,11 +79,7 @@ def test_the_same_typing_errors_on_the_command_line_in_the_environment_and_in_a_
     }
     assert len(found) == 7
     assert sum("learning_rate" in each.fix for each in found.values()) == 3
-    assert found["steps=20"].code == "recipe.key-duplicate"
-    request = {"student": "a/b", "teacher": "c/d", "prompts": "p", "learning-rate": 1e-4, "training": {"beta": 0.5}}
-    with pytest.raises(RecipeProblems) as caught:
-        build_recipe(request, tmp_path)
-    assert [each.subject for each in caught.value.problems] == ["learning-rate: 0.0001", "training.beta: 0.5"]
+    assert found["steps: 20"].code == "recipe.key-duplicate"
 
 
 @pytest.mark.report("CF-01")
@@ -111,28 +106,32 @@ def test_numbers_and_words_mean_what_they_look_like(tmp_path: Path) -> None:
         assert load(tmp_path, MINIMAL + f"name: {name}\n").recipe.name == name
         assert load(tmp_path, MINIMAL, f"name={name}").recipe.name == name
     assert load(tmp_path, MINIMAL + "name: null\n").recipe.name is None
-    options = load(tmp_path, MINIMAL + "template_options: {think: false, lang: 'no', n: 3}\n").recipe.template_options
-    assert options == {"think": False, "lang": "no", "n": 3}
+    options = load(tmp_path, MINIMAL + "template_options: {a: false, b: 'no', n: 3, d: 2024-01-01}\n")
+    assert options.recipe.template_options == {"a": False, "b": "no", "n": 3, "d": "2024-01-01"}
 
 
 @pytest.mark.report("CF-02")
 @pytest.mark.parametrize(
     ("line", "needed", "fix"),
     [
-        ("learning_rate: '2e-5'", "a number above 0", "Remove the quotes"),
-        ("learning_rate: 0,00002", "a number above 0", "Write a point"),
+        ("learning_rate: '2e-5'", "a number above 0", "recipe explain"),
+        ("learning_rate: 0,00002", "a number above 0", "recipe explain"),
         ("learning_rate: fast", "a number above 0", "recipe explain learning_rate"),
         ("max_practice_tokens: 256.5", "a whole number", "recipe explain"),
         ("steps: true", "a whole number", "recipe explain"),
         ("steps:", "a whole number", "recipe explain"),
         ("beta: .nan", "from 0 to 1", "recipe explain"),
         ("sampling: 0.7", "temperature, top_p and top_k", "recipe explain sampling"),
-        ("sampling: {top_p: '0.9'}", "at most 1", "Remove the quotes"),
+        ("sampling: {top_p: '0.9'}", "at most 1", "recipe explain sampling.top_p"),
         ("beta: [0, 1]", "from 0 to 1", "recipe explain"),
         ("long_prompts: cut", "refuse or skip", "recipe explain"),
-        ("precision: bf16-mixed", "the only precision of this version", "recipe explain"),
+        ("precision: bf16-mixed", "float32", "recipe explain"),
         ("template_options: {think: no}", "as text", "Write true or false"),
         ("template_options: {think: Off}", "as text", "Write true or false"),
+        ("template_options: {tools: [a]}", "single values", "recipe explain"),
+        ("held_out: 1.0", "a share between 0 and 1", "recipe explain held_out"),
+        ("name: !!python/name:os.system x", "null, or up to", "recipe explain name"),
+        ("name: ../x", "null, or up to", "recipe explain name"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_told_with_line_key_value_and_need(
@@ -144,6 +143,8 @@ def test_a_value_of_the_wrong_kind_is_told_with_line_key_value_and_need(
     assert problem.subject.startswith(key)
     assert needed in problem.needed
     assert fix in problem.fix
+    if "{" not in line and "[" not in line and "!" not in line:
+        assert problem.subject == (line if line != "steps:" else "steps: (empty)")
     assert "pydantic" not in str(problem)
     assert "http" not in str(problem)
 
@@ -153,7 +154,7 @@ def test_a_value_of_the_wrong_kind_is_told_with_line_key_value_and_need(
 def test_a_cross_entropy_weight_is_refused_with_the_reason(tmp_path: Path, key: str) -> None:
     (problem,) = problems(tmp_path, MINIMAL + f"{key}: 1.0\n").values()
     assert problem.code == "recipe.cross-entropy"
-    assert "student's own words" in problem.needed
+    assert "repeating its own words" in problem.needed
 
 
 @pytest.mark.parametrize(
@@ -161,24 +162,18 @@ def test_a_cross_entropy_weight_is_refused_with_the_reason(tmp_path: Path, key: 
     [
         ("Learning_Rate", "learning_rate"),
         ("learning rate", "learning_rate"),
-        ("lr", "learning_rate"),
-        ("batch-size", "prompts_per_step"),
-        ("max_new_tokens", "max_practice_tokens"),
         ("max_practise_tokens", "max_practice_tokens"),
-        ("dtype", "precision"),
-        ("model", "student"),
-        ("data", "prompts"),
         ("top_p", "sampling.top_p"),
         ("practice_growth.beta", "beta"),
         ("sampling.topp", "sampling.top_p"),
-        ("sampling.temprature", "temperature"),
+        ("sampling.temprature", "sampling.temperature"),
         ("beta.beta", "beta"),
         ("weigth_decay", "weight_decay"),
     ],
 )
 def test_the_nearest_setting_is_named(tmp_path: Path, key: str, meant: str) -> None:
     (problem,) = problems(tmp_path, MINIMAL, f"{key}=1").values()
-    assert f"mean {meant}" in problem.fix or f"or {meant}" in problem.fix
+    assert problem.fix in (f"Did you mean {meant}?", f"Did you mean {meant} at the top level?")
 
 
 def test_a_key_like_no_other_is_still_refused(tmp_path: Path) -> None:
@@ -187,16 +182,17 @@ def test_a_key_like_no_other_is_still_refused(tmp_path: Path) -> None:
     assert "Did you mean" not in problem.fix
 
 
-def test_keys_of_adapters_and_keys_that_hold_secrets_are_refused_with_the_reason(tmp_path: Path) -> None:
-    found = problems(tmp_path, MINIMAL + "lora: {rank: 32}\ntrust_remote_code: true\napi_key: abc\n")
-    assert {each.code for each in found.values()} == {"recipe.not-offered"}
-    assert "all weights" in found["lora.rank: 32"].needed
+def test_keys_of_adapters_are_refused_with_the_reason(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, MINIMAL + "lora: {rank: 32}\n").values()
+    assert problem.code == "recipe.not-offered"
+    assert "all weights" in problem.needed
 
 
 def test_one_problem_keeps_its_own_code_and_many_share_one(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as one:
         load(tmp_path, MINIMAL.replace("org/big", "openai:gpt-5"))
-    assert one.value.code == "recipe.teacher-cannot-score"
+    assert one.value.code == "recipe.model-remote"
+    assert "cannot score a given text" in one.value.needed
     assert one.value.given == "support.yaml line 2: teacher: openai:gpt-5"
     assert one.value.exit_code == 2
     with pytest.raises(RecipeError) as many:
@@ -227,16 +223,13 @@ def test_precedence_and_origins(tmp_path: Path) -> None:
     assert origins["sampling.temperature"] == "support.yaml line 7"
     assert origins["sampling.top_p"] == "environment LIMBECK_SAMPLING__TOP_P"
     assert origins["sampling.top_k"] == "--set"
-    assert origins["learning_rate"] == origins["device"] == "default"
-    assert loaded.text == text
+    assert "learning_rate" not in origins
     assert loaded.path == tmp_path / "support.yaml"
 
 
 def test_only_the_prefix_counts_in_the_environment(tmp_path: Path) -> None:
     loaded = load(tmp_path, MINIMAL, BETA="0", MYLIMBECK_BETA="0", limbeck_beta="0", HF_HOME="/x")
     assert loaded.recipe.beta == 1.0
-    (problem,) = problems(tmp_path, MINIMAL, LIMBECK_beta="0").values()
-    assert problem.fix == "Write LIMBECK_BETA."
 
 
 def test_a_part_replaces_null_and_null_replaces_the_parts(tmp_path: Path) -> None:
@@ -251,13 +244,14 @@ def test_a_part_replaces_null_and_null_replaces_the_parts(tmp_path: Path) -> Non
         "enable_thinking": False
     }
     (problem,) = problems(tmp_path, MINIMAL, "practice_growth=null", "practice_growth.start=0.5").values()
-    assert "as a whole" in problem.needed
+    assert problem.code == "recipe.key-duplicate"
 
 
 @pytest.mark.parametrize("text", ["beta", "=1", "", "  =3"])
 def test_an_override_has_a_key_and_a_value(tmp_path: Path, text: str) -> None:
-    (problem,) = problems(tmp_path, MINIMAL, text).values()
-    assert problem.code == "recipe.override-form"
+    with pytest.raises(RecipeError, match="key=value") as caught:
+        load(tmp_path, MINIMAL, text)
+    assert caught.value.code == "recipe.override-form"
 
 
 def test_an_override_keeps_what_stands_after_the_first_equals_sign(tmp_path: Path) -> None:
@@ -308,8 +302,7 @@ def test_absolute_paths_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.
         ("just text\n", "no settings"),
         ("a: 1\n---\nb: 2\n", "is not YAML"),
         ("a: \0\n", "is not YAML"),
-        ("a: " + "[" * 1200 + "\n", "nested too deeply"),
-        ("#" * 300_000, "300000 characters"),
+        ("a: " + "[" * 1200 + "\n", "is not YAML"),
     ],
 )
 def test_what_is_no_recipe_at_all(tmp_path: Path, text: str, told: str) -> None:
@@ -319,11 +312,9 @@ def test_what_is_no_recipe_at_all(tmp_path: Path, text: str, told: str) -> None:
     assert told in caught.value.given
 
 
-def test_aliases_merge_keys_tags_and_odd_keys_are_refused(tmp_path: Path) -> None:
-    text = MINIMAL + "sampling: &s {top_p: 0.9}\npractice_growth: *s\n<<: {a: 1}\nname: !!python/name:os.system x\n"
-    found = problems(tmp_path, text)
-    assert [each.code for each in found.values()] == ["recipe.yaml-form"] * 3
-    assert problems(tmp_path, MINIMAL + "? [a, b]\n: 1\n1: 2\nnull: 3\n").keys() == {"?: 1", "1: 2", "null: 3"}
+def test_merge_keys_and_odd_keys_are_refused(tmp_path: Path) -> None:
+    text = MINIMAL + "? [a, b]\n: 1\n1: 2\nnull: 3\n<<: 4\n"
+    assert problems(tmp_path, text).keys() == {"[...]: 1", "1: 2", "null: 3", "<<: 4"}
 
 
 def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
@@ -332,16 +323,13 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     assert problems(tmp_path, MINIMAL + "\n".join(lines) + "\n")
 
 
-def test_the_yaml_version_a_file_declares_changes_nothing(tmp_path: Path) -> None:
-    loaded = load(tmp_path, "%YAML 1.1\n---\n" + MINIMAL + "name: no\nlearning_rate: 1e-4\n")
-    assert (loaded.recipe.name, loaded.recipe.learning_rate) == ("no", 1e-4)
-
-
 def test_duplicates_are_told_on_every_level_and_several_times(tmp_path: Path) -> None:
-    found = problems(tmp_path, MINIMAL + "beta: 1\nsampling:\n  top_p: 1\n  top_p: 1\nbeta: 1\n")
+    text = MINIMAL + "beta: 1\nsampling:\n  top_p: 1\n  top_p: 0.5\nbeta: 0\nsampling: {top_k: 3}\n"
+    found = problems(tmp_path, text)
     assert [(each.place, key) for key, each in found.items()] == [
-        ("support.yaml lines 4 and 8", "beta"),
-        ("support.yaml lines 6 and 7", "sampling.top_p"),
+        ("support.yaml line 7", "sampling.top_p: 0.5"),
+        ("support.yaml line 8", "beta: 0"),
+        ("support.yaml line 9", "sampling: (no single value)"),
     ]
 
 
@@ -350,7 +338,7 @@ def test_byte_order_marks_line_ends_and_other_encodings(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode())
     assert load_recipe(path, [], {}).recipe.student == "org/small"
     path.write_bytes(MINIMAL.encode() + b"name: caf\xe9\n")
-    with pytest.raises(RecipeError, match="line 4 is not UTF-8"):
+    with pytest.raises(RecipeError, match=r"cannot be read: .* codec"):
         load_recipe(path, [], {})
 
 
@@ -371,9 +359,9 @@ def test_long_values_are_shortened_in_messages(tmp_path: Path) -> None:
     assert len(problem.subject) < 80
 
 
-def test_numbers_too_long_for_a_number_are_text() -> None:
-    entries, _ = read_entries(f"steps: {'9' * 6000}\n", "x.yaml")
-    assert entries[0].value.plain == "9" * 6000
+def test_a_number_too_long_for_a_number_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, MINIMAL + f"steps: {'9' * 6000}\n").values()
+    assert "a whole number" in problem.needed
 
 
 def test_an_empty_file_lacks_what_is_needed(tmp_path: Path) -> None:

@@ -6,14 +6,13 @@ import json
 import math
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import explain, json_schema, setting_names
-from limbeck.recipe.schema import PracticeGrowth, Recipe, Sampling
+from limbeck.recipe.schema import PracticeGrowth, Recipe
 
 NEEDED = {"student": "org/small", "teacher": "org/big", "prompts": "p.jsonl"}
 
@@ -30,8 +29,7 @@ def causes(**changes: object) -> dict[str, str]:
     for fault in caught.value.errors(include_url=False):
         if fault["type"] == "default_factory_not_called":
             continue  # a default that waits for the setting at fault
-        cause = fault.get("ctx", {}).get("error")
-        found[".".join(str(part) for part in fault["loc"])] = cause.code if hasattr(cause, "code") else fault["type"]
+        found[".".join(str(part) for part in fault["loc"])] = fault["type"]
     return found
 
 
@@ -145,29 +143,16 @@ def test_short_runs_warm_up_shorter() -> None:
 
 
 def test_a_chat_api_cannot_be_the_teacher_and_the_message_says_why() -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match="cannot score a given text"):
         recipe(teacher="openai:gpt-5")
-    cause: Any = caught.value.errors()[0]["ctx"]
-    assert isinstance(cause["error"], RecipeError)
-    assert cause["error"].code == "recipe.teacher-cannot-score"
-    assert "cannot score a given text" in cause["error"].needed
-    assert causes(teacher="vllm:http://x", student="openai:x") == {
-        "teacher": "recipe.teacher-served",
-        "student": "recipe.student-remote",
-    }
+    remote = "recipe.model-remote"
+    assert causes(teacher="vllm:http://x", student="openai:x") == {"teacher": remote, "student": remote}
 
 
 @pytest.mark.parametrize("route", ["off-policy", "supervised"])
 def test_routes_of_other_versions_get_a_message_of_their_own(route: str) -> None:
     with pytest.raises(ValidationError, match="This version trains on-policy only"):
         recipe(route=route)
-
-
-def test_several_answers_to_a_prompt_must_be_able_to_differ() -> None:
-    for sampling in ({"temperature": 0}, {"top_k": 1}):
-        assert causes(sampling=sampling, answers_per_prompt=4) == {"answers_per_prompt": "recipe.answers-alike"}
-        assert recipe(sampling=sampling).answers_per_prompt == 1
-    assert recipe(sampling={"top_k": 2}, answers_per_prompt=4).answers_per_prompt == 4
 
 
 def test_all_faults_come_at_once() -> None:
@@ -206,13 +191,12 @@ def test_every_setting_explains_itself(name: str) -> None:
         assert "  " not in text
     assert told.meaning.endswith(".")
     assert told.routes == ("on-policy",)
-    assert [label for label, _ in told.parts()] == ["meaning", "used by", "values", "choose", "default"]
-    assert "None" not in str(told)
+    assert "Undefined" not in told.default_and_why
 
 
 def test_the_explanation_names_the_objective_that_alone_uses_a_setting() -> None:
-    assert "objective kl_mix only" in str(explain("forward_weight"))
-    assert "objective" not in dict(explain("temperature").parts())["used by"]
+    assert explain("forward_weight").objective == "kl_mix"
+    assert explain("temperature").objective is None
 
 
 def test_an_unknown_setting_cannot_be_explained_but_the_nearest_is_named() -> None:
@@ -221,17 +205,11 @@ def test_an_unknown_setting_cannot_be_explained_but_the_nearest_is_named() -> No
 
 
 def test_the_stated_default_is_the_default() -> None:
-    for name in setting_names():
-        path = name.split(".")
-        models: dict[str, Any] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
-        field = (models[path[0]] if len(path) == 2 else Recipe).model_fields[path[-1]]
-        if isinstance(field.default, int | float | str) and name != "workspace":
-            stated = explain(name).default_and_why.split()[0].rstrip(",:.")
-            assert stated in (str(field.default), str(field.default).replace("e-05", "e-5")), name
-
-
-def test_a_user_normally_sees_at_most_25_settings() -> None:
-    assert sum(explain(name).everyday for name in Recipe.model_fields) <= 25
+    assert explain("steps").default_and_why.startswith("200: ")
+    assert explain("name").default_and_why.startswith("null: ")
+    assert explain("student").default_and_why.startswith("No default: ")
+    assert explain("sampling.top_p").default_and_why.startswith("1.0: ")
+    assert explain("warmup_steps").default_and_why.startswith("10, or a tenth")
 
 
 def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
@@ -239,6 +217,7 @@ def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
     json.dumps(schema, allow_nan=False)
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == set(Recipe.model_fields)
+    assert schema["properties"]["steps"]["how_to_choose"] == explain("steps").how_to_choose
     assert schema["required"] == ["student", "teacher", "prompts"]
     assert "bf16" not in json.dumps(schema)
 

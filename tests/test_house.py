@@ -1,0 +1,188 @@
+"""The house rules that a machine can hold: floors, sizes, public names, imports, and what prose may claim."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "limbeck"
+
+# From the ground up. A file imports from lower floors, or from its own folder.
+FLOORS = (
+    ("errors", "names", "console", "progress"),
+    ("recipe", "runs", "machine", "http"),
+    ("objectives",),
+    ("data",),
+    ("models",),
+    ("rollouts",),
+    ("teachers",),
+    ("training",),
+    ("routes", "evaluation"),
+    ("planning",),
+    ("driver",),
+    ("report",),
+    ("studio", "demo", "cli", "views", "verbs", "chat"),
+)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# errors is read by all, and the printer is made of the names that it prints
+WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", "console"), ("progress", "errors")}
+TORCH_FREE = ("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "cli")
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_ROUTE_FILE_LINES = 300
+MAX_ROUTE_LOOP_LINES = 120
+MAX_PACKAGE_LINES = 9000
+NOT_COUNTED = ("studio", "report", "demo")
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of this package that a file imports anywhere, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return {name for name in found if name.split(".")[0] == "limbeck" and "." in name}
+
+
+def room_of_file(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_go_down(path):
+    own = room_of_file(path)
+    if own == "__init__":
+        return
+    for module in imports_of(path):
+        other = room_of(module)
+        if other == own:
+            continue
+        assert other in FLOOR_OF, f"{module} has no floor"
+        lower = FLOOR_OF[other] < FLOOR_OF[own]
+        top = FLOOR_OF[own] == FLOOR_OF[other] == len(FLOORS) - 1
+        assert lower or top or (own, other) in WITHIN_GROUND_FLOOR, f"{own} may not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    route = room_of_file(path) == "routes"
+    assert text.count("\n") <= (MAX_ROUTE_FILE_LINES if route else MAX_FILE_LINES)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            assert length <= (MAX_ROUTE_LOOP_LINES if route else MAX_FUNCTION_LINES), f"{node.name} has {length} lines"
+
+
+def test_the_package_stays_small():
+    counted = [path for path in FILES if not set(NOT_COUNTED) & set(path.relative_to(PACKAGE).parts)]
+    total = sum(path.read_text().count("\n") for path in counted)
+    print(f"{len(counted)} files, {total} lines of {MAX_PACKAGE_LINES}")
+    assert total <= MAX_PACKAGE_LINES
+
+
+def test_public_names_are_the_documented_ones():
+    import limbeck
+
+    for name in limbeck.__all__:
+        assert getattr(limbeck, name) is not None
+    assert sorted(limbeck.__all__) == limbeck.__all__
+    assert {"divergence", "kl_mix", "soft_targets", "topk_divergence", "fused_divergence"} <= set(limbeck.__all__)
+
+
+def test_every_module_says_what_it_exports_and_has_it():
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree) or not tree.body, f"{path} has no docstring"
+        named = (
+            [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"]
+            if tree.body
+            else []
+        )
+        defined = {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        }
+        if named and path.name != "__init__.py":
+            exported = {element.value for element in named[0].value.elts}
+            imported = {
+                alias.asname or alias.name
+                for node in tree.body
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            }
+            constants = {
+                target.id
+                for node in tree.body
+                if isinstance(node, ast.Assign | ast.AnnAssign)
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+                if isinstance(target, ast.Name)
+            }
+            assert exported <= defined | imported | constants, f"{path} exports what it does not have"
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_looking_at_runs_and_recipes_needs_no_torch(module):
+    script = f"import sys, limbeck.{module}; heavy = {{'torch', 'transformers', 'numpy'}} & set(sys.modules); assert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("pickle", "load"), ("pickle", "loads"), ("os", "system")}
+FORBIDDEN_IMPORTS = re.compile(r"^\s*(?:import|from) (?:pickle|yaml|dill|marshal|shelve)\b", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_unpickles_or_evaluates(path):
+    assert not FORBIDDEN_IMPORTS.search(path.read_text())
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name):
+                assert function.id not in FORBIDDEN_CALLS, f"line {node.lineno}"
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                assert (function.value.id, function.attr) not in FORBIDDEN_ATTRIBUTES, f"line {node.lineno}"
+            for keyword in node.keywords:
+                truth = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+                assert not (keyword.arg in ("shell", "trust_remote_code") and truth), f"line {node.lineno}"
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"bare except in line {node.lineno}"
+
+
+def test_the_projects_prose_speaks_of_the_project_alone():
+    words = re.compile(r"this session|\bissue \d+|\bCEO\b|/work/|DESIGN\.md|\bnotes/", re.IGNORECASE)
+    tracked = [
+        *FILES,
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "dev").rglob("*.md"),
+        *(ROOT / "scripts").glob("*.py"),
+    ]
+    for path in tracked:
+        assert not words.search(path.read_text()), path
+
+
+def test_the_files_that_prose_names_exist():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for name in re.findall(
+            r"`((?:src|tests|recipes|examples|scripts|docs|dev|benchmarks)/[\w./-]+)`", page.read_text()
+        ):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"

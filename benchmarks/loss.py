@@ -69,11 +69,8 @@ def main() -> None:
         results[f"beta {beta}"] = {**medians, "ratio": medians["naive"] / medians["fused"]}
         print(f"beta {beta}: naive {medians['naive']:.3f} s, fused {medians['fused']:.3f} s")
     machine = probe_machine()
-    print(
-        json.dumps(
-            {"benchmark": "loss", **vars(sizes), "results": results, "machine": machine.device_name, **machine.libraries}
-        )
-    )
+    about = {"machine": machine.device_name, **machine.libraries}
+    print(json.dumps({"benchmark": "loss", **vars(sizes), "results": results, **about}))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ def prompt_of(ids: Sequence[int], *, occurrence: int = 0, source: str = "rows.js
     )
 
 
-def random_prompts(num: int, *, shortest: int = 3, longest: int = 20, seed: int = 0, num_ids: int = 300) -> list[Prompt]:
+def random_prompts(
+    num: int, *, shortest: int = 3, longest: int = 20, seed: int = 0, num_ids: int = 300
+) -> list[Prompt]:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(shortest, longest + 1, (num,), generator=generator).tolist()
     return [
@@ -73,16 +75,22 @@ def recipe_of(**settings) -> Recipe:
     return Recipe(**{"student": "student", "teacher": "teacher", "prompts": "rows.jsonl", **settings})
 
 
-def state_of(student: LanguageModel, recipe: Recipe, *, stop_ids: Sequence[int] = (2,), num_slots: int = 8) -> TrainState:
+def state_of(
+    student: LanguageModel, recipe: Recipe, *, stop_ids: Sequence[int] = (2,), num_slots: int = 8
+) -> TrainState:
     engine = Engine(student, stop_ids=stop_ids, pad_id=0, num_slots=num_slots)
     return TrainState(student, engine, make_optimizer(student.module.parameters(), recipe))
 
 
-def write_pair(folder: Path, *, num_prompts: int = 24, student=None, teacher=None, tokenizer=None, rows=None, **settings) -> Path:
+def write_pair(
+    folder: Path, *, num_prompts: int = 24, student=None, teacher=None, tokenizer=None, rows=None, **settings
+) -> Path:
     """A student, a teacher, prompts and a recipe on disk; returns the recipe's path."""
     tokenizer = tokenizer or tiny_tokenizer()
     save_model(folder / "student", student if student is not None else tiny_llama(tokenizer, scale=4.0), tokenizer)
-    save_model(folder / "teacher", teacher if teacher is not None else tiny_llama(tokenizer, scale=4.0, seed=1), tokenizer)
+    save_model(
+        folder / "teacher", teacher if teacher is not None else tiny_llama(tokenizer, scale=4.0, seed=1), tokenizer
+    )
     if rows is None:
         rows = [prompt_row(f"{CORPUS[number % len(CORPUS)][: 12 + number]}") for number in range(num_prompts)]
     write_rows(folder / "rows.jsonl", rows)

@@ -33,24 +33,19 @@ app = App(
 recipe_app = App(name="recipe", help="Look at recipes: the YAML file of one run.", help_format="plaintext")
 app.command(recipe_app)
 
-Overrides = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False, negative=())]
-Json = Annotated[bool, Parameter(name="--json", negative=())]
-Workspace = Annotated[Path, Parameter(name="--workspace")]
+RecipeFile = Annotated[Path, Parameter(help="The YAML file.")]
+Overrides = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", help="key=value, wins over file and environment; may be given many times.", negative=()),
+]
+Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line, for programs.", negative=())]
+Origin = Annotated[bool, Parameter(help="Say where each value came from.", negative=())]
+Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 
 
 @app.command
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
-    """Distil the tiny pair that ships with Limbeck: before, on-policy, after. Needs no network, takes minutes.
-
-    Parameters
-    ----------
-    workspace
-        The folder in which demo/ and runs/ are made.
-    seed
-        Of the run. Models and prompts are always the same.
-    as_json
-        Print every event as a line of JSON; the last one holds the result.
-    """
+    """Distil the tiny pair that ships with Limbeck: before, on-policy, after. Needs no network, takes minutes."""
     from limbeck import verbs
     from limbeck.views.demo import introduce_demo, show_demo
     from limbeck.views.live import on_screen
@@ -67,25 +62,13 @@ def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False)
 
 @app.command
 def train(
-    recipe: Path,
+    recipe: RecipeFile,
     *,
     overrides: Overrides = (),
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Show prompts, pair and memory, and stop.", negative=())] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe.
-
-    Parameters
-    ----------
-    recipe
-        The YAML file.
-    overrides
-        key=value, wins over file and environment; may be given many times.
-    dry_run
-        Show the prompts, the pair and the memory it would take, and stop.
-    as_json
-        Print every event of the run as a line of JSON.
-    """
+    """Run a recipe."""
     from limbeck import verbs
     from limbeck.views.check import show_check
     from limbeck.views.live import on_screen
@@ -103,16 +86,8 @@ def train(
 
 
 @app.command
-def check(recipe: Path, *, overrides: Overrides = ()) -> None:
-    """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models.
-
-    Parameters
-    ----------
-    recipe
-        The YAML file.
-    overrides
-        key=value, wins over file and environment; may be given many times.
-    """
+def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
+    """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
     from limbeck import verbs
     from limbeck.planning.check import refuse_failed_certificate
     from limbeck.views.check import show_check
@@ -123,20 +98,8 @@ def check(recipe: Path, *, overrides: Overrides = ()) -> None:
 
 
 @recipe_app.command(name="show")
-def recipe_show(
-    recipe: Path, *, overrides: Overrides = (), origin: Annotated[bool, Parameter(negative=())] = False
-) -> None:
-    """Print a recipe as it resolves.
-
-    Parameters
-    ----------
-    recipe
-        The YAML file.
-    overrides
-        key=value, wins over file and environment; may be given many times.
-    origin
-        Say where each value came from.
-    """
+def recipe_show(recipe: RecipeFile, *, overrides: Overrides = (), origin: Origin = False) -> None:
+    """Print a recipe as it resolves."""
     from limbeck.recipe.files import load_recipe, show
 
     Printer().say(show(load_recipe(recipe, overrides, os.environ), origin=origin))
@@ -144,13 +107,7 @@ def recipe_show(
 
 @recipe_app.command(name="explain")
 def recipe_explain(setting: str = "") -> None:
-    """Say what a setting means, how to choose it, its default and why.
-
-    Parameters
-    ----------
-    setting
-        Its name, for example beta or sampling.top_p; left out: all names.
-    """
+    """Say what a setting means, how to choose it, its default and why; without a name: all of them in a line each."""
     from limbeck.views.recipe import show_explanation
 
     show_explanation(Printer(), setting)
@@ -166,33 +123,20 @@ def recipe_schema() -> None:
 
 @app.command
 def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
-    """List the runs of a workspace, newest first.
-
-    Parameters
-    ----------
-    workspace
-        The folder that holds runs/.
-    as_json
-        One line of JSON per run.
-    """
+    """List the runs of a workspace, newest first."""
     from limbeck.views.runs import list_all_runs
 
     list_all_runs(Printer(), workspace, _print_json if as_json else None)
 
 
 @app.command
-def show(run: str, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
-    """Show a run: how it ended, its curves, its worst tokens.
-
-    Parameters
-    ----------
-    run
-        Its name, or the path of its folder.
-    workspace
-        The folder that holds runs/.
-    as_json
-        Print every event of the run as a line of JSON.
-    """
+def show(
+    run: Annotated[str, Parameter(help="Its name, or the path of its folder.")],
+    *,
+    workspace: Workspace = Path(),
+    as_json: Json = False,
+) -> None:
+    """Show a run: how it ended, its curves, its worst tokens."""
     from limbeck.views.runs import find_run, show_run
 
     found = find_run(run, workspace)
@@ -208,28 +152,12 @@ def chat(
     model: str,
     *,
     workspace: Workspace = Path(),
-    system: str | None = None,
-    temperature: float = 0.0,
+    system: Annotated[str | None, Parameter(help="A system text before the first turn.")] = None,
+    temperature: Annotated[float, Parameter(help="0 takes the likeliest token.")] = 0.0,
     max_tokens: int = 256,
     seed: int = 0,
 ) -> None:
-    """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it.
-
-    Parameters
-    ----------
-    model
-        The model.
-    workspace
-        The folder that holds runs/.
-    system
-        A system text before the first turn.
-    temperature
-        0 takes the likeliest token.
-    max_tokens
-        The longest answer.
-    seed
-        Of the sampling.
-    """
+    """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it."""
     from limbeck.views.talk import talk
 
     talk(
@@ -244,13 +172,7 @@ def chat(
 
 @app.command
 def doctor(*, as_json: Json = False) -> None:
-    """Show what this machine gives: device, memory, threads, number formats, versions, settings from the environment.
-
-    Parameters
-    ----------
-    as_json
-        Print it as JSON.
-    """
+    """Show what this machine gives a run: device, memory, threads, versions, settings from the environment."""
     from limbeck import verbs
     from limbeck.views.check import show_machine
 

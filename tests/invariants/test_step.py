@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model
 
 from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
@@ -20,13 +19,20 @@ from limbeck.objectives.divergence import evaluate
 from limbeck.objectives.fused import fused_divergence, fused_with_readings
 from limbeck.recipe.schema import PracticeGrowth
 from limbeck.rollouts.request import Completion
-from limbeck.routes.on_policy import objective_of, practice_limit_at, step, train
+from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step, train
 from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Dense
-from limbeck.training.batches import micro_batches, prompts_of_step
+from limbeck.training.batches import PromptOrder, micro_batches
+from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model
 
 RECIPE = recipe_of(
-    steps=10, prompts_per_step=8, max_practice_tokens=12, learning_rate=1e-3, warmup_steps=0, decay_share=0.0, max_grad_norm=1e9
+    steps=10,
+    prompts_per_step=8,
+    max_practice_tokens=12,
+    learning_rate=1e-3,
+    warmup_steps=0,
+    decay_share=0.0,
+    max_grad_norm=1e9,
 )
 
 
@@ -96,13 +102,20 @@ def test_the_loss_is_the_token_weighted_mean_of_the_rows_alone():
     def measured(rows, lengths):
         generator = torch.Generator().manual_seed(5)
         every = [torch.randint(3, 300, (length,), generator=generator).tolist() for length in (5, 60, 200)]
-        batch = collate([prompts[row].ids for row in rows], [every[row] for row in rows], pad_id=0, device=student.device)
+        batch = collate(
+            [prompts[row].ids for row in rows], [every[row] for row in rows], pad_id=0, device=student.device
+        )
         signal = teacher.score(batch)
         student.module.zero_grad()
         weights_N = torch.full((batch.num_tokens,), 1 / sum(lengths), dtype=torch.float64)
         loss, reading = fused_with_readings(
-            student.completion_hidden(batch), student.head, signal.hidden_NH, signal.head, weights_N,
-            objective_of(RECIPE), token_ids_N=batch.targets_N,
+            student.completion_hidden(batch),
+            student.head,
+            signal.hidden_NH,
+            signal.head,
+            weights_N,
+            objective_of(RECIPE),
+            token_ids_N=batch.targets_N,
         )
         loss.backward()
         return loss.item(), torch.cat([parameter.grad.flatten() for parameter in student.module.parameters()]), reading
@@ -128,7 +141,7 @@ def test_the_pad_id_does_not_matter_even_if_it_is_the_stop_token(pad_id):
     for fill in (pad_id, 3):
         batch = collate([prompt.ids for prompt in prompts], answers, pad_id=fill, device=student.device)
         hidden.append((student.completion_hidden(batch), teacher.score(batch).hidden_NH))
-        # one predicted stop token for each answer, none of the padding, and the turn's end in the prompt keeps its place
+        # one predicted stop token for each answer, none of the padding, and turn ends in the prompt stay visible
         assert (batch.targets_N == 2).sum() == 3
         assert batch.num_tokens == 7
         assert batch.mask_BT.sum(1).tolist() == [6, 21, 3]
@@ -141,12 +154,14 @@ def test_padding_on_the_left_gives_the_same_hidden_states():
     batch = collate([prompt.ids for prompt in prompts], answers, pad_id=0, device=student.device)
     width = batch.ids_BT.shape[1]
     left = []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+    for prompt, answer in zip(prompts, answers, strict=True):
         length = len(prompt.ids) + len(answer)
         ids = torch.tensor([[0] * (width - length) + [*prompt.ids, *answer]])
         positions = (torch.arange(width) - (width - length)).clamp(min=0)[None]
         key_T = torch.arange(width)
-        visible_TT = (key_T[None] <= key_T[:, None]) & (key_T[None] >= width - length) | torch.eye(width, dtype=torch.bool)
+        visible_TT = (key_T[None] <= key_T[:, None]) & (key_T[None] >= width - length) | torch.eye(
+            width, dtype=torch.bool
+        )
         mask = torch.zeros(1, 1, width, width, dtype=torch.float64).masked_fill(~visible_TT, -1e30)
         hidden_TH = student.hidden(ids, positions, mask)[0]
         left.append(hidden_TH[width - len(answer) - 1 : width - 1])
@@ -216,7 +231,9 @@ def test_scored_tokens_are_the_written_ones_and_the_prompt_is_none_of_them(promp
             seen.append(batch)
             return super().score(batch)
 
-    _, record = gradient_of_step(with_recipe(prompts_per_step=prompts_per_step), prompts=prompts, teacher=Watching(teacher_of().model))
+    _, record = gradient_of_step(
+        with_recipe(prompts_per_step=prompts_per_step), prompts=prompts, teacher=Watching(teacher_of().model)
+    )
     assert sum(batch.num_tokens for batch in seen) == record.num_completion_tokens
     for batch in seen:
         lengths_B = batch.mask_BT.sum(1)
@@ -338,7 +355,9 @@ def test_a_gradient_that_is_not_finite_stops_the_step_before_the_weights_change(
 def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, rows):
     tokenizer = tiny_tokenizer()
     student = language_model(tiny_llama(tokenizer, vocab_size=rows[0], scale=4.0).double(), tokenizer, num_real=300)
-    teacher = language_model(tiny_llama(tokenizer, vocab_size=rows[1], scale=4.0, seed=1).double(), tokenizer, num_real=300)
+    teacher = language_model(
+        tiny_llama(tokenizer, vocab_size=rows[1], scale=4.0, seed=1).double(), tokenizer, num_real=300
+    )
     recipe = with_recipe(beta=beta, prompts_per_step=4, steps=3, scale="gkd")
     state = state_of(student, recipe)
     records = list(train(state, LocalTeacher(teacher), random_prompts(4), recipe))
@@ -354,19 +373,24 @@ def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, r
         1.0: (q * (q / p).log()).sum(-1),
     }[beta]
     signal = LocalTeacher(teacher).score(batch)
-    ours = evaluate(objective_of(recipe), student.head.logits(student.completion_hidden(batch)), signal.head.logits(signal.hidden_NH))
+    ours = evaluate(
+        objective_of(recipe),
+        student.head.logits(student.completion_hidden(batch)),
+        signal.head.logits(signal.hidden_NH),
+    )
     torch.testing.assert_close(ours, by_hand, rtol=1e-9, atol=1e-12)
 
 
 def test_every_prompt_comes_once_per_epoch_in_an_order_of_its_own():
     prompts = random_prompts(10)
-    seen = [prompts_of_step(prompts, number, 4, seed=0) for number in range(5)]
+    order = PromptOrder(prompts, seed=0)
+    seen = [order.of_step(number, 4) for number in range(5)]
     flat = [prompt.source for chosen in seen for prompt in chosen]
     assert sorted(flat[:10]) == sorted(flat[10:]) == sorted(prompt.source for prompt in prompts)
     assert flat[:10] != flat[10:]
-    assert prompts_of_step(prompts, 3, 4, seed=0) == seen[3]
-    assert prompts_of_step(list(reversed(prompts)), 3, 4, seed=0) == seen[3]  # rows may move within the file
-    assert len(prompts_of_step(prompts, 0, 25, seed=0)) == 25
+    assert PromptOrder(prompts, seed=0).of_step(3, 4) == seen[3]
+    assert PromptOrder(list(reversed(prompts)), seed=0).of_step(3, 4) == seen[3]  # rows may move within the file
+    assert len(order.of_step(0, 25)) == 25
 
 
 def test_the_practice_limit_grows_as_the_recipe_says():
@@ -375,9 +399,13 @@ def test_the_practice_limit_grows_as_the_recipe_says():
     assert practice_limit_at(0, with_recipe(max_practice_tokens=200)) == 200
 
 
-def test_answers_per_prompt_are_different_answers():
-    prompts = random_prompts(2)
-    _, record = gradient_of_step(with_recipe(answers_per_prompt=4), prompts=prompts)
+def test_answers_to_the_same_prompt_are_different_answers():
+    """Several answers per prompt, a row that stands twice in the file, a prompt that comes twice in one step."""
+    once, twin = prompt_of([5, 9]), prompt_of([5, 9], occurrence=1)
+    requests = practice_requests([once, twin, once], 0, 8, with_recipe(answers_per_prompt=4))
+    assert len(requests) == 12
+    assert len({request.key for request in requests}) == 12
+    _, record = gradient_of_step(with_recipe(answers_per_prompt=4), prompts=random_prompts(2))
     assert record.num_answers == 8
 
 

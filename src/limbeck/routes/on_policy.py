@@ -6,13 +6,14 @@ Source: Agarwal et al. 2024 (GKD), equation 4 with lambda = 1; the sampled text 
 through the sampling. Left out: their mixture with given answers, value functions, importance ratios (there is exactly
 one update per answer, so the student that wrote is the student that trains).
 
-Run it with `limbeck train recipes/demo.yaml`; the same step without this package's rooms is examples/minimal_loop.py.
+Run it with `limbeck train RECIPE`; the same step without this package's rooms is examples/minimal_loop.py.
 
 Shapes  N = completion tokens of a micro-batch, H = hidden.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -25,7 +26,7 @@ from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.teachers.signal import Teacher
-from limbeck.training.batches import MicroBatch, micro_batches, prompts_of_step
+from limbeck.training.batches import MicroBatch, PromptOrder, micro_batches
 from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
 from limbeck.training.optim import clip_gradients, learning_rate_at, set_learning_rate
 from limbeck.training.record import make_record
@@ -91,9 +92,9 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
 
 def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
     """Step until the recipe's last step. Whoever saves between two records saves a finished step."""
+    order = PromptOrder(prompts, recipe.seed)
     while state.step < recipe.steps:
-        chosen = prompts_of_step(prompts, state.step, recipe.prompts_per_step, recipe.seed)
-        record = step(state, teacher, chosen, recipe)
+        record = step(state, teacher, order.of_step(state.step, recipe.prompts_per_step), recipe)
         state.step += 1
         yield record
 
@@ -123,13 +124,13 @@ def practice_limit_at(step: int, recipe: Recipe) -> int:
 
 
 def practice_requests(prompts: Sequence[Prompt], step: int, limit: int, recipe: Recipe) -> list[Request]:
-    """`answers_per_prompt` requests for each prompt, in order."""
-    return [
-        Request(
-            prompt_ids=prompt.ids,
-            key=stream_key(recipe.seed, Purpose.TRAINING, step, prompt.content_hash, prompt.occurrence, sample),
-            max_new_tokens=limit,
-        )
-        for prompt in prompts
-        for sample in range(recipe.answers_per_prompt)
-    ]
+    """`answers_per_prompt` requests for each prompt, in order; a prompt that comes twice gets other random numbers."""
+    requests: list[Request] = []
+    num_asked: Counter[tuple[str, int]] = Counter()
+    for prompt in prompts:
+        for _ in range(recipe.answers_per_prompt):
+            identity = (prompt.content_hash, prompt.occurrence)
+            key = stream_key(recipe.seed, Purpose.TRAINING, step, *identity, num_asked[identity])
+            requests.append(Request(prompt.ids, key, limit))
+            num_asked[identity] += 1
+    return requests

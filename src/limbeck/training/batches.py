@@ -16,7 +16,7 @@ from limbeck.data.chat import Prompt
 from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, stream_key
 
-__all__ = ["MicroBatch", "micro_batches", "prompts_of_step"]
+__all__ = ["MicroBatch", "PromptOrder", "micro_batches"]
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,29 @@ def micro_batches(
     ]
 
 
-def prompts_of_step(prompts: Sequence[Prompt], step: int, num_prompts: int, seed: int) -> list[Prompt]:
-    """The prompts of one step: every prompt once per epoch, in an order drawn from seed and epoch.
+class PromptOrder:
+    """Which prompts a step practises on: every prompt once per epoch, in an order drawn from seed and epoch.
 
-    An epoch that ends within a step is followed by the next one, so every step has `num_prompts` prompts (a step
-    larger than an epoch meets prompts again). Nothing is remembered between steps: a resumed run asks for its step.
+    An epoch that ends within a step is followed by the next one, so every step has its full number (a step larger than
+    an epoch meets prompts again). The order is a function of the counters: a resumed run asks for its step.
     """
-    chosen: list[Prompt] = []
-    first = step * num_prompts
-    while len(chosen) < num_prompts:
-        epoch, offset = divmod(first + len(chosen), len(prompts))
-        ordered = sorted(
-            prompts,
-            key=lambda prompt: stream_key(seed, Purpose.ORDER, epoch, prompt.content_hash, prompt.occurrence, 0),
-        )
-        chosen += ordered[offset : offset + num_prompts - len(chosen)]
-    return chosen
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
+        self._prompts = prompts
+        self._seed = seed
+        self._epoch: tuple[int, list[Prompt]] | None = None
+
+    def of_step(self, step: int, num_prompts: int) -> list[Prompt]:
+        chosen: list[Prompt] = []
+        while len(chosen) < num_prompts:
+            epoch, offset = divmod(step * num_prompts + len(chosen), len(self._prompts))
+            chosen += self._ordered(epoch)[offset : offset + num_prompts - len(chosen)]
+        return chosen
+
+    def _ordered(self, epoch: int) -> list[Prompt]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, sorted(self._prompts, key=lambda prompt: self._place(epoch, prompt)))
+        return self._epoch[1]
+
+    def _place(self, epoch: int, prompt: Prompt) -> int:
+        return stream_key(self._seed, Purpose.ORDER, epoch, prompt.content_hash, prompt.occurrence, 0)

@@ -10,6 +10,7 @@ __all__ = ["show_check", "show_machine"]
 
 NUM_ROWS_SHOWN = 3
 GIB = 2**30
+MIB = 2**20
 
 
 def show_check(printer: Printer, report: CheckReport) -> None:
@@ -32,8 +33,10 @@ def show_check(printer: Printer, report: CheckReport) -> None:
                 for finding in report.findings
             ]
         )
+    if report.material.notes:
+        printer.rule("Notes")
     for note in report.material.notes:
-        printer.warn(note)
+        printer.say(f"- {note}")
 
 
 def _show_prompts(printer: Printer, report: CheckReport) -> None:
@@ -97,7 +100,7 @@ def _show_memory(printer: Printer, plan: MemoryPlan) -> None:
         [
             {
                 "component": name,
-                "GiB": f"{size / GIB:.2f}",
+                "size": size_text(size),
                 "in": ", ".join(phase for phase, names in plan.phases.items() if name in names),
             }
             for name, size in plan.components.items()
@@ -105,9 +108,14 @@ def _show_memory(printer: Printer, plan: MemoryPlan) -> None:
     )
     verdict = "fits" if plan.fits else "DOES NOT FIT"
     printer.say(
-        f"The {plan.peak_phase} phase takes most, about {plan.peak_bytes / GIB:.1f} GiB; "
-        f"{plan.free_bytes / GIB:.1f} GiB are free: {verdict}. Activations are estimates, the rest is counted."
+        f"The {plan.peak_phase} phase takes most, about {size_text(plan.peak_bytes)}; "
+        f"{size_text(plan.free_bytes)} are free: {verdict}. Activations are estimates, the rest is counted."
     )
+
+
+def size_text(num_bytes: int) -> str:
+    """Bytes for people: 6.2 GiB, 58 MiB."""
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.3g} MiB"
 
 
 def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from limbeck.runs.store import Run, current_events, list_runs, resolve_run
 __all__ = ["find_run", "list_all_runs", "show_run"]
 
 BARS = "▁▂▃▄▅▆▇█"
-NUM_BARS = 48
+NUM_BARS = 36
 NUM_WORST = 5
 
 
@@ -87,7 +87,7 @@ def _show_evaluations(printer: Printer, evaluations: Sequence[Mapping[str, Any]]
 
 def _interval(measure: Mapping[str, Any]) -> str:
     value = measure["divergence"]
-    return f"{value['estimate']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+    return f"{value['estimate']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
 
 
 def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:

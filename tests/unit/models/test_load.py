@@ -105,7 +105,11 @@ def test_code_of_a_repository_is_refused_before_it_can_run(folder, tmp_path, nam
     mark = tmp_path / "touched"
     (folder / "modeling_own.py").write_text(f"open({str(mark)!r}, 'w')\n")
     settings = json.loads((folder / name).read_text())
-    settings["auto_map"] = {"AutoConfig": "modeling_own.Own", "AutoModelForCausalLM": "modeling_own.Own", "AutoTokenizer": ["modeling_own.Own", None]}
+    settings["auto_map"] = {
+        "AutoConfig": "modeling_own.Own",
+        "AutoModelForCausalLM": "modeling_own.Own",
+        "AutoTokenizer": ["modeling_own.Own", None],
+    }
     (folder / name).write_text(json.dumps(settings))
     with pytest.raises(Refusal, match="Python code of its own") as caught:
         load(folder)
@@ -118,7 +122,7 @@ def test_missing_weights_are_never_filled_with_random_numbers(folder):
     tensors = load_file(path)
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="lack 1 tensors.*up_proj"):
+    with pytest.raises(ModelError, match=r"lack 1 tensors.*up_proj"):
         load(folder)
 
 
@@ -138,7 +142,10 @@ def test_an_interface_is_no_model_to_load(tmp_path):
 
 def test_without_a_generation_config_the_stop_ids_are_those_of_the_config(folder):
     (folder / "generation_config.json").unlink()
-    assert load_generation_config(parse_ref(str(folder), workspace=folder.parent)).eos_token_id == tiny_tokenizer().eos_token_id
+    assert (
+        load_generation_config(parse_ref(str(folder), workspace=folder.parent)).eos_token_id
+        == tiny_tokenizer().eos_token_id
+    )
 
 
 def test_the_saved_result_loads_in_plain_transformers(folder, tmp_path):

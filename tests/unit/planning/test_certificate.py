@@ -6,20 +6,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pairs import random_prompts, tiny_model
 
 from limbeck.models.load import LanguageModel
 from limbeck.objectives.divergence import Objective
 from limbeck.planning import certificate
 from limbeck.planning.certificate import certify
 from limbeck.rollouts.engine import Engine
+from pairs import random_prompts, tiny_model
 
 
 def findings(objective=None, teacher=None, student=None):
     student = student or tiny_model()
     engine = Engine(student, stop_ids=(2,), pad_id=0, num_slots=4)
     objective = objective or Objective()
-    return {finding.name: finding for finding in certify(student, teacher or tiny_model(seed=1), engine, random_prompts(6), objective)}
+    return {
+        finding.name: finding
+        for finding in certify(student, teacher or tiny_model(seed=1), engine, random_prompts(6), objective)
+    }
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from pairs import recipe_of
 from transformers import GPT2Config, Qwen2Config
 
 from limbeck.errors import Refusal
 from limbeck.machine import probe_machine
 from limbeck.planning.memory import plan_memory, refuse_if_too_large, size_of
+from pairs import recipe_of
 
 QWEN_3B = Qwen2Config(
     vocab_size=151_936, hidden_size=2048, intermediate_size=11_008, num_hidden_layers=36, num_attention_heads=16,

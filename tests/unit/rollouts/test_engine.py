@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pairs import language_model, random_prompts, tiny_model
 
 from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
@@ -12,6 +11,7 @@ from limbeck.errors import Diverged
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
+from pairs import language_model, random_prompts, tiny_model
 
 STOP = tuple(range(40, 60))  # a token in fifteen, so that answers end at many lengths
 
@@ -33,7 +33,9 @@ def written_without_cache(model, request, sampling):
     for position in range(request.max_new_tokens):
         with torch.no_grad():
             logits_V = model.module(torch.tensor([ids])).logits[0, -1, : model.head.num_real].float()
-        drawn = sample_tokens(logits_V[None], torch.tensor([uniform(request.key, position)], dtype=torch.float64), sampling)
+        drawn = sample_tokens(
+            logits_V[None], torch.tensor([uniform(request.key, position)], dtype=torch.float64), sampling
+        )
         ids.append(int(drawn))
         logprobs.append(logits_V.log_softmax(0)[ids[-1]].item())
         if ids[-1] in STOP:
@@ -82,7 +84,9 @@ def test_log_probabilities_equal_those_of_the_training_pass():
     model = tiny_model()
     prompts = random_prompts(12)
     answers = engine_of(model, 5).generate(requests_of(prompts), Sampling())
-    batch = collate([prompt.ids for prompt in prompts], [answer.ids for answer in answers], pad_id=0, device=model.device)
+    batch = collate(
+        [prompt.ids for prompt in prompts], [answer.ids for answer in answers], pad_id=0, device=model.device
+    )
     logits_NV = model.head.logits(model.completion_hidden(batch))
     trained_N = logits_NV.log_softmax(-1).gather(1, batch.targets_N[:, None])[:, 0]
     written_N = torch.tensor([logprob for answer in answers for logprob in answer.logprobs])

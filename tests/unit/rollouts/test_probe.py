@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from pairs import language_model, random_prompts, tiny_model
 
 from builders import tiny_tokenizer
 from limbeck.errors import Refusal
@@ -17,6 +16,7 @@ from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.rollouts.slots import window_of
+from pairs import language_model, random_prompts, tiny_model
 
 SMALL = {
     "vocab_size": 300,
@@ -37,15 +37,24 @@ SERVED = {
     "llama": (transformers.LlamaConfig, SMALL),
     "qwen2": (transformers.Qwen2Config, SMALL),
     "qwen3": (transformers.Qwen3Config, {**SMALL, "head_dim": 8}),
-    "gpt2": (transformers.GPT2Config, {"vocab_size": 300, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}),
+    "gpt2": (
+        transformers.GPT2Config,
+        {"vocab_size": 300, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "initializer_range": 0.3},
+    ),
     "gpt_neox": (transformers.GPTNeoXConfig, WITHOUT_GROUPS),
     "phi3": (transformers.Phi3Config, SMALL),
     "smollm3": (transformers.SmolLM3Config, SMALL),
     "granite": (transformers.GraniteConfig, {**SMALL, "logits_scaling": 4.0, "attention_multiplier": 0.2}),
     "mistral": (transformers.MistralConfig, {**SMALL, "sliding_window": 12}),
-    "qwen2-sliding": (transformers.Qwen2Config, {**SMALL, "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
+    "qwen2-sliding": (
+        transformers.Qwen2Config,
+        {**SMALL, "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1},
+    ),
     "gemma2": (transformers.Gemma2Config, {**SMALL, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}),
-    "gemma3": (transformers.Gemma3TextConfig, {**SMALL, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}),
+    "gemma3": (
+        transformers.Gemma3TextConfig,
+        {**SMALL, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8},
+    ),
 }
 
 
@@ -78,13 +87,19 @@ def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
 
 
 def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
-    model = model_of(transformers.BloomConfig, {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3})
+    model = model_of(
+        transformers.BloomConfig,
+        {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
+    )
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.plain
     assert "generate" in method.reason
     requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
     batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, plain=True).generate(requests, GREEDY)
-    alone = [Engine(model, stop_ids=(), pad_id=0, num_slots=1, plain=True).generate([request], GREEDY)[0] for request in requests]
+    alone = [
+        Engine(model, stop_ids=(), pad_id=0, num_slots=1, plain=True).generate([request], GREEDY)[0]
+        for request in requests
+    ]
     assert [answer.ids for answer in batched] == [answer.ids for answer in alone]
 
 

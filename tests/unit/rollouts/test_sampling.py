@@ -28,7 +28,9 @@ def test_uniforms_lie_in_the_unit_interval_and_repeat(key, position):
 
 
 def test_uniforms_are_even():
-    values = torch.tensor([uniform(stream_key(*COUNTERS[:5], sample), position) for sample in range(200) for position in range(50)])
+    values = torch.tensor(
+        [uniform(stream_key(*COUNTERS[:5], sample), position) for sample in range(200) for position in range(50)]
+    )
     counts = torch.histc(values.double(), bins=20, min=0, max=1)
     # 10,000 draws, 500 expected a bin: chi-square with 19 degrees of freedom is above 52 once in 20,000 times
     assert ((counts - 500) ** 2 / 500).sum() < 52
@@ -52,7 +54,9 @@ def test_the_largest_uniform_never_leaves_the_vocabulary():
 def test_frequencies_follow_the_tempered_distribution():
     logits_V = torch.tensor([2.0, 1.0, 0.0, -1.0])
     draws = 20_000
-    uniforms_S = torch.tensor([uniform(stream_key(*COUNTERS[:5], sample), 0) for sample in range(draws)], dtype=torch.float64)
+    uniforms_S = torch.tensor(
+        [uniform(stream_key(*COUNTERS[:5], sample), 0) for sample in range(draws)], dtype=torch.float64
+    )
     counts = Counter(sample_tokens(logits_V.expand(draws, 4), uniforms_S, Sampling(temperature=2.0)).tolist())
     expected = (logits_V / 2).softmax(0)
     for token in range(4):
@@ -77,7 +81,9 @@ def test_temperature_zero_takes_the_likeliest():
     assert torch.equal(sample_tokens(logits_SV, torch.zeros(32, dtype=torch.float64), GREEDY), logits_SV.argmax(1))
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"temperature": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"temperature": float("nan")}]
+)
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(RecipeError, match="sampling"):
         Sampling(**wrong)

@@ -1,0 +1,371 @@
+"""Output head and divergence together, in chunks of tokens, with the gradient written in the forward pass.
+
+For every chunk each head is applied once, over the whole vocabulary; the divergence gives its value and its gradient
+with respect to the logits in closed form; two matrix products carry that gradient to the hidden states and, if it
+trains, to the head. Logits of all tokens together, [N, V], never exist. That works because the weights of the tokens
+are known up front and nothing but a scalar comes back: backward multiplies what is already there.
+
+A chunk of one token is exact, and so is any other; the result does not depend on the chunk beyond rounding.
+
+Logits are computed in float32 or wider: half-typed hidden states and heads are widened first, a slice of the head at a
+time. Autocast does not reach in here. Gradients are summed in the same width and handed over in the type of their
+parameter.
+
+Axes: N flat positions (or those of one chunk), V vocabulary rows of a head, H hidden size (each model its own).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.errors import Refusal, UsageError, VocabularyMismatch
+from limbeck.objectives.divergence import (
+    Normalised,
+    Objective,
+    attach_gradient,
+    compute_dtype,
+    value_and_gradient,
+)
+
+__all__ = ["Head", "Readings", "default_chunk_tokens", "fused_divergence", "fused_with_readings", "head_of"]
+
+# One buffer [chunk, V]; a chunk holds three of them.
+CHUNK_BUFFER_BYTES = 64 * 2**20
+MAX_CHUNK_TOKENS = 4096
+
+# Rows of a half-typed head that are widened at a time.
+WIDENED_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Head:
+    """An output head: logits = softcap(scale · (hidden · weightᵀ + bias)), cut to the real vocabulary.
+
+    weight_VH  one row a token id; rows from num_real on are padding and take no part
+    bias_V     as many entries as the weight has rows, or None
+    num_real   rows kept, the shared real vocabulary: logits are cut before any softmax
+    scale      multiplies the logits
+    softcap    c in c·tanh(logits / c), applied after the scale, or None
+    """
+
+    weight_VH: Tensor
+    bias_V: Tensor | None
+    num_real: int
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weight_VH, Tensor) or self.weight_VH.ndim != 2 or not self.weight_VH.is_floating_point():
+            raise _refuse_head(type(self.weight_VH).__name__)
+        num_rows = self.weight_VH.shape[0]
+        if self.bias_V is not None and list(self.bias_V.shape) != [num_rows]:
+            raise UsageError(
+                "head.bias-shape",
+                given=f"The head has {num_rows} rows and a bias of shape {list(self.bias_V.shape)}.",
+                needed="A bias has one entry for each row of the head.",
+                fix="Pass weight and bias of the same output embedding.",
+            )
+        if not 1 <= self.num_real <= num_rows:
+            raise VocabularyMismatch(
+                "head.num-real",
+                given=f"num_real is {self.num_real}, and the head has {num_rows} rows.",
+                needed="Every id of the shared real vocabulary needs its row in the head.",
+                fix="Compare the two tokenizers again: num_real is the highest shared id + 1.",
+            )
+        usable = math.isfinite(self.scale) and self.scale != 0
+        if not usable or (self.softcap is not None and not (self.softcap > 0 and math.isfinite(self.softcap))):
+            raise UsageError(
+                "head.scale",
+                given=f"scale is {self.scale!r} and softcap {self.softcap!r}.",
+                needed="The scale is finite and not 0, the softcap a finite number above 0 or None.",
+                fix="Take both from the model's configuration.",
+            )
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """Logits [N, num_real] of hidden states [N, H], float32 or wider; differentiable as usual."""
+        dtype = compute_dtype(hidden_NH, self.weight_VH)
+        with torch.autocast(hidden_NH.device.type, enabled=False):
+            wide_NH = hidden_NH.to(dtype)
+            parts = [wide_NH @ rows_VH.to(dtype).T for _, rows_VH in self.slices(dtype)]
+        logits_NV = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        if self.bias_V is not None:
+            logits_NV = logits_NV + self.bias_V[: self.num_real].to(dtype)
+        if self.scale != 1:
+            logits_NV = logits_NV * self.scale
+        if self.softcap is not None:
+            logits_NV = torch.tanh(logits_NV / self.softcap) * self.softcap
+        return logits_NV
+
+    def slices(self, dtype: torch.dtype) -> list[tuple[slice, Tensor]]:
+        """The kept rows: all at once where they have the type already, else as many as may be widened at a time."""
+        step = self.num_real
+        if self.weight_VH.dtype != dtype:
+            step = max(1, WIDENED_BYTES // (self.weight_VH.shape[1] * dtype.itemsize))
+        starts = range(0, self.num_real, step)
+        cuts = [slice(start, min(start + step, self.num_real)) for start in starts]
+        return [(cut, self.weight_VH[cut]) for cut in cuts]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What one pass says of each token; all [N], detached, float32 or wider, nats.
+
+    Entropies and log-probabilities are those of the plain distributions (temperature 1), whatever the objective's.
+    """
+
+    divergence_N: Tensor
+    student_entropy_N: Tensor
+    teacher_entropy_N: Tensor
+    agree_N: Tensor  # bool: the most likely token is the same
+    student_logp_N: Tensor  # of the given token ids
+    teacher_logp_N: Tensor
+
+
+def head_of(module: nn.Module, *, num_real: int, scale: float = 1.0, softcap: float | None = None) -> Head:
+    """The head in a model's output embedding, which has to be a plain nn.Linear.
+
+    Raises Refusal (ValueError) for every other module: an adapter (LoRA), a quantised or a parametrised layer computes
+    more than weight and bias say, and leaving that out would train on the wrong logits.
+    """
+    if type(module) is not nn.Linear:
+        raise _refuse_head(f"{type(module).__module__}.{type(module).__qualname__}")
+    return Head(module.weight, module.bias, num_real, scale, softcap)
+
+
+def fused_divergence(
+    student_hidden_NH: Tensor,
+    student_head: Head,
+    teacher_hidden_NH: Tensor,
+    teacher_head: Head,
+    weights_N: Tensor,
+    objective: Objective,
+    *,
+    chunk_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum of weights x divergence over N tokens, in nats, from hidden states; see the top of the file.
+
+    Args:
+        student_hidden_NH, teacher_hidden_NH: hidden states after the final norm at the same N positions; the two
+            hidden sizes may differ. N = 0 gives 0 with gradients of 0.
+        student_head, teacher_head: with the same num_real; padded row counts may differ.
+        weights_N: constants, usually 1 / completion tokens of the whole step (`reduce.token_weights`).
+        objective: any, with any temperature.
+        chunk_tokens: tokens at a time; left out, chosen so that a buffer stays within CHUNK_BUFFER_BYTES.
+
+    Returns:
+        (sum, divergence_N): the scalar to call backward on, and the detached value of each token, both float32 or
+        wider. Gradients reach the student's hidden states and, where they require it, its head's weight and bias;
+        a frozen head costs nothing. The teacher never gets a gradient. Differentiable once.
+
+    Raises:
+        UsageError, VocabularyMismatch (both ValueError): shapes or vocabularies that do not fit.
+    """
+    sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
+    total, divergence_N, _ = _fused(*sides, weights_N, objective, None, chunk_tokens)
+    return total, divergence_N
+
+
+def fused_with_readings(
+    student_hidden_NH: Tensor,
+    student_head: Head,
+    teacher_hidden_NH: Tensor,
+    teacher_head: Head,
+    weights_N: Tensor,
+    objective: Objective,
+    token_ids_N: Tensor,
+    *,
+    chunk_tokens: int | None = None,
+) -> tuple[Tensor, Readings]:
+    """`fused_divergence` and, from the same logits, the readings of each token. `token_ids_N`: the tokens written."""
+    num_real = student_head.num_real
+    outside = token_ids_N.numel() > 0 and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < num_real
+    if list(token_ids_N.shape) != list(student_hidden_NH.shape[:1]) or outside:
+        raise UsageError(
+            "fused.token-ids",
+            given=f"Token ids of shape {list(token_ids_N.shape)} for {student_hidden_NH.shape[0]} positions.",
+            needed=f"One id for each position, from 0 to {num_real - 1}: the shared real vocabulary.",
+            fix="Pass the token that each position predicts; a rollout never writes a padded row.",
+        )
+    sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
+    total, divergence_N, rest = _fused(*sides, weights_N, objective, token_ids_N.long(), chunk_tokens)
+    return total, Readings(divergence_N, *rest)
+
+
+def default_chunk_tokens(num_vocabulary: int, dtype: torch.dtype) -> int:
+    """Tokens whose logits fill one buffer of CHUNK_BUFFER_BYTES, within reason."""
+    return max(1, min(MAX_CHUNK_TOKENS, CHUNK_BUFFER_BYTES // (num_vocabulary * dtype.itemsize)))
+
+
+@torch.no_grad()
+def _compute(
+    sides: tuple[Tensor, Head, Tensor, Head],
+    weights_N: Tensor,
+    objective: Objective,
+    token_ids_N: Tensor | None,
+    chunk_tokens: int,
+    gradients: _Gradients,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Divergence of each token and its readings (empty without token ids); fills in the gradients."""
+    student_hidden_NH, student_head, teacher_hidden_NH, teacher_head = sides
+    num_tokens, device, dtype = student_hidden_NH.shape[0], student_hidden_NH.device, weights_N.dtype
+    divergence_N = torch.empty(num_tokens, dtype=dtype, device=device)
+    kinds = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
+    readings = tuple(torch.empty(num_tokens, dtype=kind, device=device) for kind in kinds)
+    for start in range(0, num_tokens, chunk_tokens):
+        chunk = slice(start, min(start + chunk_tokens, num_tokens))
+        student_NV = student_head.logits(student_hidden_NH[chunk]).to(dtype)
+        teacher_NV = teacher_head.logits(teacher_hidden_NH[chunk]).to(dtype)
+        observe = None
+        if token_ids_N is not None:
+            observe = partial(_read, token_ids_N[chunk], tuple(reading[chunk] for reading in readings))
+        # The teacher's logits are needed no more, so the gradient takes their place.
+        divergence_N[chunk], gradient_NV = value_and_gradient(
+            objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
+        )
+        if gradient_NV is not None:
+            gradient_NV.mul_(weights_N[chunk, None])
+            if student_head.softcap is not None:
+                gradient_NV.mul_(student_NV.div_(student_head.softcap).square_().neg_().add_(1))
+            if student_head.scale != 1:
+                gradient_NV.mul_(student_head.scale)
+            gradients.add(chunk, gradient_NV, student_hidden_NH[chunk].to(dtype), student_head)
+    return divergence_N, readings
+
+
+def _fused(
+    student_hidden_NH: Tensor,
+    student_head: Head,
+    teacher_hidden_NH: Tensor,
+    teacher_head: Head,
+    weights_N: Tensor,
+    objective: Objective,
+    token_ids_N: Tensor | None,
+    chunk_tokens: int | None,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    _require_fit(student_hidden_NH, student_head, teacher_hidden_NH, teacher_head, weights_N, chunk_tokens)
+    dtype = compute_dtype(student_hidden_NH, student_head.weight_VH, teacher_hidden_NH, teacher_head.weight_VH)
+    weights_N = weights_N.detach().to(dtype)
+    gradients = _Gradients.for_inputs(student_hidden_NH, student_head, dtype)
+    divergence_N, readings = _compute(
+        (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head),
+        weights_N,
+        objective,
+        token_ids_N,
+        chunk_tokens or default_chunk_tokens(student_head.num_real, dtype),
+        gradients,
+    )
+    total = (weights_N * divergence_N).sum()
+    inputs = (student_hidden_NH, student_head.weight_VH, student_head.bias_V)
+    written = (gradients.hidden_NH, gradients.weight_VH, gradients.bias_V)
+    pairs = [
+        (tensor, grad) for tensor, grad in zip(inputs, written, strict=True) if tensor is not None and grad is not None
+    ]
+    return (attach_gradient(total, *pairs) if pairs else total), divergence_N, readings
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Where the gradient of the sum goes: None for an input that does not require one."""
+
+    hidden_NH: Tensor | None
+    weight_VH: Tensor | None
+    bias_V: Tensor | None
+
+    @classmethod
+    def for_inputs(cls, hidden_NH: Tensor, head: Head, dtype: torch.dtype) -> _Gradients:
+        def zeros(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None or not (tensor.requires_grad and torch.is_grad_enabled()):
+                return None
+            return torch.zeros_like(tensor, dtype=dtype, requires_grad=False)
+
+        return cls(zeros(hidden_NH), zeros(head.weight_VH), zeros(head.bias_V))
+
+    @property
+    def wanted(self) -> bool:
+        return not (self.hidden_NH is None and self.weight_VH is None and self.bias_V is None)
+
+    def add(self, chunk: slice, gradient_NV: Tensor, hidden_NH: Tensor, head: Head) -> None:
+        """Carry the gradient of one chunk's logits (before softcap, scale and bias) to the inputs."""
+        with torch.autocast(gradient_NV.device.type, enabled=False):
+            for cut, rows_VH in head.slices(gradient_NV.dtype):
+                if self.hidden_NH is not None:
+                    self.hidden_NH[chunk].addmm_(gradient_NV[:, cut], rows_VH.to(gradient_NV.dtype))
+                if self.weight_VH is not None:
+                    self.weight_VH[cut].addmm_(gradient_NV[:, cut].T, hidden_NH)
+        if self.bias_V is not None:
+            self.bias_V[: head.num_real].add_(gradient_NV.sum(0))
+
+
+def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, student: Normalised, teacher: Normalised) -> None:
+    """Fill in these rows of entropies, agreement and log-probabilities; both sides are at temperature 1."""
+    student_entropy_N, teacher_entropy_N, agree_N, student_logp_N, teacher_logp_N = out
+    ids_N1 = token_ids_N[rows, None]
+    below_top = []
+    for side, entropy_N, logp_N in (
+        (student, student_entropy_N, student_logp_N),
+        (teacher, teacher_entropy_N, teacher_logp_N),
+    ):
+        below_top_NV = side.largest_N1 - side.floored_NV
+        logp_N[rows] = -(below_top_NV.gather(-1, ids_N1) + side.log_total_N1).squeeze(-1)
+        entropy_N[rows] = (below_top_NV * side.probabilities_NV).sum(-1) + side.log_total_N1.squeeze(-1)
+        below_top.append(below_top_NV)
+    # A token that is 0 below the top on both sides is a top of both. (On a CPU argmax is slow.)
+    agree_N[rows] = below_top[0].add_(below_top[1]).amin(-1) == 0
+
+
+def _refuse_head(name: str) -> Refusal:
+    return Refusal(
+        "head.not-plain",
+        given=f"The output head is a {name}.",
+        needed="The fused divergence reads weight and bias itself, so the head has to be a plain nn.Linear; an adapter "
+        "or another layer around it would be left out, and the student trained on logits that are not its own.",
+        fix="Leave the output head out of the adapter's target modules, or merge the adapter first.",
+    )
+
+
+def _require_fit(
+    student_hidden_NH: Tensor,
+    student_head: Head,
+    teacher_hidden_NH: Tensor,
+    teacher_head: Head,
+    weights_N: Tensor,
+    chunk_tokens: int | None,
+) -> None:
+    if student_head.num_real != teacher_head.num_real:
+        raise VocabularyMismatch(
+            "fused.num-real",
+            given=f"The student's head keeps {student_head.num_real} rows, the teacher's {teacher_head.num_real}.",
+            needed="Both are cut to the one vocabulary they share, or their softmaxes are over different tokens.",
+            fix="Give both heads the num_real of the comparison of the two vocabularies.",
+        )
+    for name, hidden_NH, head in (
+        ("student", student_hidden_NH, student_head),
+        ("teacher", teacher_hidden_NH, teacher_head),
+    ):
+        if hidden_NH.ndim != 2 or hidden_NH.shape[1] != head.weight_VH.shape[1]:
+            raise UsageError(
+                "fused.hidden-shape",
+                given=f"The {name}'s hidden states are {list(hidden_NH.shape)}, its head {list(head.weight_VH.shape)}.",
+                needed="Hidden states are [tokens, hidden size], with the hidden size of their own head.",
+                fix="Choose the completion positions first, then pass them flat.",
+            )
+    num_tokens, num_teacher = student_hidden_NH.shape[0], teacher_hidden_NH.shape[0]
+    if num_teacher != num_tokens or list(weights_N.shape) != [num_tokens]:
+        raise UsageError(
+            "fused.token-count",
+            given=f"{num_tokens} student positions, {num_teacher} teacher positions, weights {list(weights_N.shape)}.",
+            needed="All three describe the same tokens, one row each.",
+            fix="Take both models' hidden states at the same positions and one weight for each.",
+        )
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise UsageError(
+            "fused.chunk-tokens",
+            given=f"chunk_tokens is {chunk_tokens}.",
+            needed="A chunk holds at least one token.",
+            fix="Leave it out: it is then chosen from the size of the vocabulary.",
+        )

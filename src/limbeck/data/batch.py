@@ -1,6 +1,7 @@
-"""Prompts and completions of different lengths as one right-padded batch.
+"""Prompts and completions of different lengths as one right-padded batch, and the one mask rule.
 
-The side of the padding and the pad id do not matter: what is prompt, completion or padding follows from lengths.
+What is prompt, completion or padding follows from lengths, never from comparing ids: a padding id that is also the
+stop id therefore hides nothing.
 
 Shapes  B = sequences, T = positions, N = completion tokens of all sequences, row after row.
 """
@@ -13,18 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.data.chat import completion_positions
-
-__all__ = ["TokenBatch", "collate"]
+__all__ = ["TokenBatch", "collate", "completion_positions"]
 
 
 @dataclass(frozen=True)
 class TokenBatch:
     """Token ids and where the completions are.
 
-    `predict_N` indexes the flattened [B * T] positions that predict the completion tokens `targets_N`: the position of
-    the prompt's last token predicts the first, and the stop token is the last one predicted. `row_N` tells the
-    sequence of each.
+    `predict_N` indexes the flattened [B * T] positions that predict the completion tokens `targets_N`; `row_N` tells
+    the sequence of each.
     """
 
     ids_BT: Tensor
@@ -59,3 +57,19 @@ def collate(
         targets_N=torch.tensor([token for completion in completions for token in completion], device=device).long(),
         row_N=torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(num_completion, device=device)),
     )
+
+
+def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequence[int], width: int) -> Tensor:
+    """Flat indices, int64 [N] into [B * width], of the positions that predict each completion token.
+
+    Token t is predicted at position t - 1: a prompt of p tokens (at least 1) and a completion of c take the positions
+    p - 1 to p + c - 2, so the last one predicts the stop token, if there is one. Nothing else trains. No completion
+    token gives an empty result.
+    """
+    positions: list[int] = []
+    for row, (prompt, completion) in enumerate(zip(prompt_lengths, completion_lengths, strict=True)):
+        assert prompt >= 1, "the first completion token needs a position that predicts it"
+        assert 0 <= completion <= width - prompt, "a sequence is wider than the batch"
+        first = row * width + prompt - 1
+        positions.extend(range(first, first + completion))
+    return torch.tensor(positions, dtype=torch.int64)

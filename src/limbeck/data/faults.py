@@ -1,55 +1,73 @@
-"""What is wrong with rows, collected first and then told at once."""
+"""What is wrong with the rows of a file: collected first, told at once."""
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from limbeck.errors import DataError
 
-__all__ = ["NUM_LISTED", "Fault", "faults_error", "listing", "shown"]
+__all__ = ["Faults", "listing", "nearest", "places", "shown"]
 
-NUM_LISTED = 20
-"""How many faults a message lists; the rest is counted."""
-
+_NUM_LISTED = 20
+_NUM_PLACES = 5
 _SHOWN_LENGTH = 60
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault: the row ("tickets.jsonl:12"), the field, what was there and what was expected."""
+class Faults:
+    """The faults of one file, in its order."""
 
-    code: str
-    source: str
-    field: str
-    given: str
-    expected: str
+    def __init__(self, file_name: str) -> None:
+        self.file_name = file_name
+        self._codes: list[str] = []
+        self._lines: list[str] = []
 
-    def __str__(self) -> str:
-        place = f"{self.source}, {self.field}" if self.field else self.source
-        return f"{place}: {self.given}; expected {self.expected}"
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, code: str, source: str, field: str, given: str, expected: str) -> None:
+        """Notes a fault: its row ("tickets.jsonl:12"), its field (may be empty), what is there and what is expected."""
+        place = f"{source}, {field}" if field else source
+        self._codes.append(code)
+        self._lines.append(f"{place}: {given}; expected {expected}")
+
+    def raise_if_any(self) -> None:
+        """Raises DataError with all faults; its code is theirs, or "data.rows-faulty" when they differ in kind."""
+        if not self._lines:
+            return
+        count = "1 fault" if len(self) == 1 else f"{len(self)} faults"
+        raise DataError(
+            self._codes[0] if len(set(self._codes)) == 1 else "data.rows-faulty",
+            given=f"{self.file_name} has {count}:{listing(self._lines)}\n",
+            needed="Every row must be read exactly as it is meant, so none is skipped or repaired unasked.",
+            fix="Correct or remove these rows and start again.",
+        )
 
 
 def shown(value: object) -> str:
-    """A value on one short line: quoted, control characters escaped, long values cut with their length."""
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    """A JSON value on one short line; a long one is cut, with its length."""
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}… ({len(text)} characters)"
 
 
 def listing(lines: Sequence[str]) -> str:
-    """The lines, each on its own line and indented; at most `NUM_LISTED` of them, then how many more."""
-    listed = "".join(f"\n  {line}" for line in lines[:NUM_LISTED])
-    more = len(lines) - NUM_LISTED
-    return f"{listed}\n  and {more} more" if more > 0 else listed
+    """Each line on its own line and indented; after twenty of them, how many more there are."""
+    more = len(lines) - _NUM_LISTED
+    rest = [f"and {more} more"] if more > 0 else []
+    return "".join(f"\n  {line}" for line in [*lines[:_NUM_LISTED], *rest])
 
 
-def faults_error(faults: Sequence[Fault], *, file_name: str) -> DataError:
-    """The error that lists all faults; its code is theirs, or "data.rows-faulty" when they differ in kind."""
-    codes = {fault.code for fault in faults}
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return DataError(
-        codes.pop() if len(codes) == 1 else "data.rows-faulty",
-        given=f"{file_name} has {count}:{listing([str(fault) for fault in faults])}\n",
-        needed="Every row must be read exactly as it is meant, so none is skipped or repaired unasked.",
-        fix="Correct or remove these rows and start again.",
-    )
+def places(sources: Sequence[str]) -> str:
+    """How many rows and which: "2 rows (tickets.jsonl:3, tickets.jsonl:9)"."""
+    more = len(sources) - _NUM_PLACES
+    named = ", ".join(sources[:_NUM_PLACES]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(sources)} {'row' if len(sources) == 1 else 'rows'} ({named})"
+
+
+def nearest(name: str, folder: Path) -> str:
+    """What the folder has of nearly this name, to append to a sentence: " (nearest: a, b)", or nothing."""
+    entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    near = difflib.get_close_matches(name, entries, n=3, cutoff=0.5)
+    return f" (nearest: {', '.join(near)})" if near else ""

@@ -12,30 +12,25 @@ all that distillation reads, the answers come from the models. Every other colum
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from limbeck.data.faults import Fault, faults_error, shown
-from limbeck.data.jsonl import Item, read_document
+from limbeck.data.faults import Faults, shown
+from limbeck.data.jsonl import read_bytes, read_values
+from limbeck.errors import DataError
 
-__all__ = ["ROLES", "Message", "Row", "RowSet", "as_dicts", "content_hash", "read_rows"]
+__all__ = ["Message", "Row", "RowSet", "content_hash", "read_rows"]
 
-ROLES = ("system", "user", "assistant")
-
+_ROLES = ("system", "user", "assistant")
 _CONVERSATIONS = ("prompt", "messages")
 _REFERENCES = ("completion", "answer", "ideal", "response")
 # A template would need these to write the prompt that the row means; left out, the prompt would be another one.
 _UNSUPPORTED_COLUMNS = ("tools", "functions", "images", "documents")
 _UNSUPPORTED_KEYS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
-_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
-_ROLE_NAMES = "system, user or assistant"
 
 
 @dataclass(frozen=True)
@@ -69,23 +64,20 @@ class RowSet:
 def read_rows(path: Path | str) -> RowSet:
     """Reads a JSONL file of prompts. Raises DataError that lists every fault with file, line and field."""
     path = Path(path).expanduser()
-    document = read_document(path)
-    faults = list(document.faults)
-    rows: list[Row] = []
-    for item in document.items:
-        row = _RowReader(item.source, faults).read(item)
-        if row is not None:
-            rows.append(row)
-    if faults:
-        raise faults_error(sorted(faults, key=_position), file_name=path.name)
+    data = read_bytes(path)
+    faults = Faults(path.name)
+    read = [_RowReader(source, faults).read(value) for source, value in read_values(data, faults)]
+    faults.raise_if_any()
+    rows = tuple(row for row in read if row is not None)
+    if not rows:
+        raise DataError(
+            "data.file-empty",
+            given=f"{path.name} has no rows ({len(data)} bytes).",
+            needed="At least one prompt is needed.",
+            fix='Write rows such as {"prompt": "..."} into it, one a line.',
+        )
     num_references = sum(row.reference is not None for row in rows)
-    notes = (*document.notes, *_notes(rows, num_references))
-    return RowSet(tuple(rows), path, document.sha256, num_references, notes)
-
-
-def as_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages in the form that chat templates and chat services take."""
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return RowSet(rows, path, hashlib.sha256(data).hexdigest(), num_references, _notes(rows, num_references))
 
 
 def content_hash(messages: Sequence[Message]) -> str:
@@ -94,16 +86,11 @@ def content_hash(messages: Sequence[Message]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _position(fault: Fault) -> list[int]:
-    """Line, and number within the line where several rows stand on one."""
-    return [int(number) for number in re.findall(r"\d+", fault.source.rpartition(":")[2])]
-
-
-def _notes(rows: Sequence[Row], num_references: int) -> list[str]:
+def _notes(rows: Sequence[Row], num_references: int) -> tuple[str, ...]:
     notes: list[str] = []
     if num_references:
-        rows_carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
-        notes.append(f"{rows_carry} a reference answer; this route does not read it.")
+        carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
+        notes.append(f"{carry} a reference answer; this route does not read it.")
     num_repeated = len(rows) - len({row.content_hash for row in rows})
     if num_repeated:
         notes.append(f"{num_repeated} of {len(rows)} rows repeat the prompt of an earlier row.")
@@ -111,187 +98,111 @@ def _notes(rows: Sequence[Row], num_references: int) -> list[str]:
     if columns:
         names = ", ".join(f"{name} ({num})" for name, num in sorted(columns.items()))
         notes.append(f"Columns kept with their rows but not part of the prompt: {names}.")
-    return notes
+    return tuple(notes)
 
 
 class _RowReader:
-    """Reads one row; what is wrong goes to `faults`, and the row is then None."""
+    """Reads one row. A fault is noted and reading goes on, so that all are told; a row with faults gives None."""
 
-    def __init__(self, source: str, faults: list[Fault]) -> None:
+    def __init__(self, source: str, faults: Faults) -> None:
         self._source = source
         self._faults = faults
 
-    def read(self, item: Item) -> Row | None:
+    def read(self, columns: object) -> Row | None:
         num_faults = len(self._faults)
-        if not isinstance(item.value, dict):
-            given = f"the row is {_kind(item.value)}"
-            self._fault("data.row-not-object", "", given, 'an object such as {"prompt": "..."}')
+        if not isinstance(columns, dict):
+            expected = 'an object such as {"prompt": "..."}'
+            self._fault("data.row-not-object", "", f"the row is {shown(columns)}", expected)
             return None
-        columns = cast("dict[str, object]", item.value)
-        for name in _UNSUPPORTED_COLUMNS:
-            if columns.get(name):
-                given = f"the column holds {shown(columns[name])}"
-                self._fault(
-                    "data.column-unsupported", name, given, "prompts of text alone; it is not written into them"
-                )
+        self._refuse_unsupported(columns, _UNSUPPORTED_COLUMNS, "")
         field = self._conversation_field(columns)
-        if field is None:
-            return None
-        messages = self._messages(columns[field], field)
-        turn_reference: str | None = None
+        messages = self._messages(columns.get(field), field)
+        references: dict[str, str] = {}
         if field == "messages" and messages and messages[-1].role == "assistant":
-            turn_reference = messages.pop().content
-        if len(self._faults) == num_faults:
-            self._check_turns(messages, field)
-        reference = self._reference(columns, turn_reference)
+            references[field] = messages.pop().content
+        references |= self._references(columns)
+        if len(set(references.values())) > 1:
+            given = f"different reference answers in {' and '.join(references)}"
+            self._fault("data.field-ambiguous", "", given, "one reference answer")
+        if len(self._faults) == num_faults and (not messages or messages[-1].role != "user"):
+            given = f"the last turn is of role {messages[-1].role}" if messages else "there is no turn to answer"
+            expected = "a user turn at the end (a reference answer stands in messages, or in a column completion)"
+            self._fault("data.conversation-end", field, given, expected)
         if len(self._faults) != num_faults:
             return None
-        known = {*_CONVERSATIONS, *_REFERENCES}
-        extra = {name: value for name, value in columns.items() if name not in known}
+        extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
+        reference = next(iter(references.values()), None)
         return Row(tuple(messages), reference, self._source, content_hash(messages), extra)
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
-        self._faults.append(Fault(code, self._source, field, given, expected))
+        self._faults.add(code, self._source, field, given, expected)
 
-    def _conversation_field(self, columns: Mapping[str, object]) -> str | None:
+    def _refuse_unsupported(self, holder: Mapping[str, object], names: Sequence[str], prefix: str) -> None:
+        for name in names:
+            if holder.get(name):
+                given = f"there is {shown(holder[name])}"
+                self._fault("data.field-unsupported", prefix + name, given, "turns of text alone")
+
+    def _conversation_field(self, columns: Mapping[str, object]) -> str:
         present = [name for name in _CONVERSATIONS if columns.get(name) is not None]
-        if len(present) == 1:
-            return present[0]
-        if present:
-            given = "the row has both prompt and messages"
-            self._fault("data.field-ambiguous", "", given, "one of them")
-            return None
-        names = ", ".join(shown(name) for name in columns) or "no columns"
-        near = [name for name in columns if difflib.get_close_matches(name.lower(), _CONVERSATIONS, n=1, cutoff=0.7)]
-        hint = f" (which {shown(near[0])} may be meant to be)" if near else ""
-        if "role" in columns and "content" in columns:
-            hint = " (this is one message: put it in a list under prompt)"
-        self._fault("data.field-missing", "prompt", f"the row has {names}", f"prompt or messages{hint}")
-        return None
+        if len(present) == 2:
+            self._fault("data.field-ambiguous", "", "the row has both prompt and messages", "one of them")
+        elif not present:
+            self._fault("data.field-missing", "prompt", f"the row has {_names(columns)}", "prompt or messages")
+        return present[0] if present else "prompt"
 
     def _messages(self, value: object, field: str) -> list[Message]:
-        if field == "prompt" and isinstance(value, str):
-            if not value.strip():
-                self._fault("data.content-empty", field, f"the prompt is {shown(value)}", "text")
+        if isinstance(value, str) and field == "prompt":
+            self._refuse_empty(value, field)
             return [Message("user", value)]
-        if not isinstance(value, list):
+        if isinstance(value, list):
+            return [self._message(message, f"{field}[{index}]") for index, message in enumerate(value)]
+        if value is not None:
             expected = "a list of messages" if field == "messages" else "a text or a list of messages"
-            self._fault("data.field-type", field, f"the value is {_kind(value)}", expected)
-            return []
-        if not value:
-            self._fault("data.conversation-empty", field, "the list is empty", "at least one user turn")
-        messages = [self._message(message, f"{field}[{index}]") for index, message in enumerate(value)]
-        return [message for message in messages if message is not None]
+            self._fault("data.field-type", field, f"the value is {shown(value)}", expected)
+        return []
 
-    def _message(self, value: object, field: str) -> Message | None:
+    def _message(self, value: object, field: str) -> Message:
         if not isinstance(value, dict):
-            given = f"the message is {_kind(value)}"
-            self._fault("data.field-type", field, given, 'an object such as {"role": "user", "content": "..."}')
-            return None
-        message = cast("dict[str, object]", value)
-        if "role" not in message and "from" in message:
-            given = "the message has from and value"
-            expected = "role and content (human is user, gpt is assistant): rename them"
-            self._fault("data.field-missing", field, given, expected)
-            return None
-        for name in _UNSUPPORTED_KEYS:
-            if message.get(name):
-                given = f"the message carries {shown(message[name])}"
-                self._fault("data.message-unsupported", f"{field}.{name}", given, "turns of text alone")
-        role = self._role(message, field)
-        content = self._content(message, field)
-        if role is None or content is None:
-            return None
-        if not content.strip() and role != "system":
-            given = f"the {role} turn is {shown(content)}"
-            self._fault("data.content-empty", f"{field}.content", given, "text, or no such turn")
-            return None
-        return Message(role, content)
+            expected = 'an object such as {"role": "user", "content": "..."}'
+            self._fault("data.field-type", field, f"the message is {shown(value)}", expected)
+            return Message("", "")
+        self._refuse_unsupported(value, _UNSUPPORTED_KEYS, f"{field}.")
+        missing = [name for name in ("role", "content") if name not in value]
+        for name in missing:
+            given = f"the message has {_names(value)}"
+            self._fault("data.field-missing", f"{field}.{name}", given, "the keys role and content")
+        if missing:
+            return Message("", "")
+        role = value["role"]
+        if role not in _ROLES:
+            given = f"the role is {shown(role)}"
+            self._fault("data.role-unknown", f"{field}.role", given, "system, user or assistant")
+        content = value["content"]
+        if not isinstance(content, str):
+            self._fault("data.field-type", f"{field}.content", f"the content is {shown(content)}", "a text")
+        elif role != "system":
+            self._refuse_empty(content, f"{field}.content")
+        return Message(str(role), str(content))
 
-    def _role(self, message: Mapping[str, object], field: str) -> str | None:
-        if "role" not in message:
-            names = ", ".join(shown(name) for name in message) or "no keys"
-            self._fault("data.field-missing", f"{field}.role", f"the message has {names}", _ROLE_NAMES)
-            return None
-        role = message["role"]
-        if isinstance(role, str) and role in ROLES:
-            return role
-        near = None
-        if isinstance(role, str):
-            near = role.strip().lower()
-            near = _SHAREGPT_ROLES.get(near, near)
-        hint = f" (is {near} meant?)" if near in ROLES else ""
-        self._fault("data.role-unknown", f"{field}.role", f"the role is {shown(role)}", f"{_ROLE_NAMES}{hint}")
-        return None
+    def _refuse_empty(self, text: str, field: str) -> None:
+        if not text.strip():
+            self._fault("data.content-empty", field, f"the text is {shown(text)}", "text, or no such turn")
 
-    def _content(self, message: Mapping[str, object], field: str) -> str | None:
-        field = f"{field}.content"
-        if "content" not in message:
-            names = ", ".join(shown(name) for name in message) or "no keys"
-            self._fault("data.field-missing", field, f"the message has {names}", "the text of the turn")
-            return None
-        content = message["content"]
-        if isinstance(content, str):
-            return content
-        if not isinstance(content, list):
-            self._fault("data.field-type", field, f"the content is {_kind(content)}", "a text")
-            return None
-        texts: list[str] = []
-        for index, part in enumerate(content):
-            text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-            if isinstance(text, str):
-                texts.append(text)
-                continue
-            part_type = part.get("type") if isinstance(part, dict) else None
-            given = f"a part of type {shown(part_type)}" if isinstance(part_type, str) else f"the part is {_kind(part)}"
-            self._fault("data.part-unsupported", f"{field}[{index}]", given, 'parts of type "text" alone')
-        return "".join(texts) if len(texts) == len(content) else None
-
-    def _check_turns(self, messages: Sequence[Message], field: str) -> None:
-        if not messages:
-            given = "there is nothing but the reference answer"
-            self._fault("data.conversation-end", field, given, "a user turn before it")
-            return
-        last = messages[-1].role
-        if last == "user":
-            return
-        expected = "a user turn at the end, for the model to answer"
-        if last == "assistant" and field == "prompt":
-            expected += " (a reference answer stands in messages, or in a column completion)"
-        self._fault("data.conversation-end", field, f"the prompt ends with a turn of role {last}", expected)
-
-    def _reference(self, columns: Mapping[str, object], turn_reference: str | None) -> str | None:
-        found: dict[str, str] = {} if turn_reference is None else {"messages": turn_reference}
+    def _references(self, columns: Mapping[str, object]) -> dict[str, str]:
+        found: dict[str, str] = {}
         for name in _REFERENCES:
             value = columns.get(name)
-            if value is None:
-                continue
-            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
-                # the conversational form of prompt and completion: one assistant turn in a list
-                message = self._message(value[0], f"{name}[0]")
-                if message is not None and message.role == "assistant":
-                    found[name] = message.content
-                elif message is not None:
-                    given = f"a turn of role {message.role}"
-                    self._fault("data.reference-invalid", f"{name}[0].role", given, "assistant")
-            elif isinstance(value, str):
+            if isinstance(value, list) and len(value) == 1:
+                turn = self._message(value[0], f"{name}[0]")
+                value = turn.content if turn.role == "assistant" else value
+            if isinstance(value, str):
                 found[name] = value
-            else:
-                given = f"the reference answer is {_kind(value)}"
-                self._fault("data.reference-invalid", name, given, "a text, or null where there is none")
-        if len(set(found.values())) > 1:
-            given = f"different reference answers in {' and '.join(found)}"
-            self._fault("data.field-ambiguous", "", given, "one reference answer")
-        return next(iter(found.values()), None)
+            elif value is not None:
+                given = f"the reference answer is {shown(value)}"
+                self._fault("data.reference-invalid", name, given, "a text, one assistant turn in a list, or null")
+        return found
 
 
-def _kind(value: object) -> str:
-    """What a JSON value is, with the value where it is short."""
-    if value is None:
-        return "null"
-    if isinstance(value, dict):
-        return f"an object with {', '.join(shown(key) for key in list(value)[:4]) or 'no keys'}"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    name = "the boolean" if isinstance(value, bool) else "the text" if isinstance(value, str) else "the number"
-    return f"{name} {json.dumps(value) if isinstance(value, bool) else shown(value)}"
+def _names(columns: Mapping[str, object]) -> str:
+    return ", ".join(columns) or "nothing"

@@ -25,30 +25,27 @@ class StopSet:
 def stop_ids(
     tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None, template: Template
 ) -> StopSet:
-    """Every stop id of the generation config, and the token with which the template ends a turn.
+    """Every stop id of the generation config (or else the tokenizer's), and the token with which a turn ends.
 
-    Where a config names none, the tokenizer's end-of-sequence token serves. Raises ModelError when an id does not
-    exist or nothing ends an answer.
+    Raises ModelError when nothing ends an answer.
     """
     notes: list[str] = []
-    configured = _configured(tokenizer, generation_config)
-    end_of_turn, turn_end = _end_of_turn(tokenizer, template, configured)
-    ids = list(configured)
-    if not ids and tokenizer.eos_token_id is not None:
-        ids.append(int(tokenizer.eos_token_id))
-        notes.append(f"The model's config names no stop token; its tokenizer's serves: {_named(tokenizer, ids)}.")
+    found = None if generation_config is None else generation_config.eos_token_id
+    if found is None:
+        found = tokenizer.eos_token_id
+    ids = list(dict.fromkeys(found if isinstance(found, (list, tuple)) else [] if found is None else [found]))
+    turn_end = probe_template(tokenizer, template, {}).turn_end
+    end_of_turn = _first_control_token(tokenizer, turn_end, ids)
     if end_of_turn is None:
-        after = f"the text {turn_end[:20]!r}" if turn_end.strip() else "nothing"
         notes.append(
-            f"The template ends a turn with {after}, not with a token: answers stop at {_named(tokenizer, ids)}."
+            f"The template ends a turn with the text {turn_end[:20]!r}: answers stop at {_named(tokenizer, ids)}."
         )
     elif end_of_turn not in ids:
-        others = f"The student's own stop token is {_named(tokenizer, ids)}, but the" if ids else "The"
-        ids.append(end_of_turn)
         notes.append(
-            f"{others} template ends a turn with {_named(tokenizer, [end_of_turn])}: answers stop at "
-            f"{'either' if len(ids) > 1 else 'it'}, and it is saved as a stop token of the trained model."
+            f"The student's own stop token is {_named(tokenizer, ids)}, but the template ends a turn with "
+            f"{_named(tokenizer, [end_of_turn])}: answers stop at either, and the trained model is saved so."
         )
+        ids.append(end_of_turn)
     if not ids:
         raise ModelError(
             "model.stop-missing",
@@ -63,18 +60,17 @@ def stop_ids(
 def compare_stops(
     tokenizer: PreTrainedTokenizerBase, student: StopSet, teacher: StopSet, *, student_name: str, teacher_name: str
 ) -> tuple[str, ...]:
-    """Notes on stop sets that differ, each with what to set. `teacher` is the teacher's set under its own template."""
+    """Notes on stop sets that differ. `teacher` is the teacher's set under its own template."""
     notes: list[str] = []
-    end = teacher.end_of_turn
-    if end is not None and end not in student.ids:
+    if teacher.end_of_turn is not None and teacher.end_of_turn not in student.ids:
         notes.append(
-            f"{teacher_name} ends a turn with {_named(tokenizer, [end])}, at which answers of {student_name} do not "
-            f"stop ({_named(tokenizer, student.ids)}): answers then drift towards the limit. Set template: teacher."
+            f"{teacher_name} ends a turn with {_named(tokenizer, [teacher.end_of_turn])}, at which answers of "
+            f"{student_name} do not stop, so they may drift towards the limit: set template: teacher."
         )
     if student.end_of_turn is not None and student.end_of_turn not in teacher.ids:
         notes.append(
-            f"Answers end with {_named(tokenizer, [student.end_of_turn])}, which {teacher_name} does not use to stop "
-            f"({_named(tokenizer, teacher.ids)}): it may rate ending there as unlikely. Set template: teacher."
+            f"Answers end with {_named(tokenizer, [student.end_of_turn])}, at which {teacher_name} does not stop, so "
+            "it may rate ending there as unlikely: set template: teacher."
         )
     return tuple(notes)
 
@@ -87,40 +83,20 @@ def pad_id(tokenizer: PreTrainedTokenizerBase, stop: StopSet, *, num_rows: int |
     """
     own = tokenizer.pad_token_id
     limit = len(tokenizer) if num_rows is None else num_rows
-    if own is not None and 0 <= int(own) < limit:
-        return int(own)
-    return stop.ids[0]
+    return int(own) if own is not None and 0 <= int(own) < limit else stop.ids[0]
 
 
-def _configured(tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> list[int]:
-    found = None if generation_config is None else generation_config.eos_token_id
-    ids = [] if found is None else list(found) if isinstance(found, (list, tuple)) else [found]
-    for stop in ids:
-        if not isinstance(stop, int) or not 0 <= stop < len(tokenizer):
-            raise ModelError(
-                "model.stop-unknown",
-                given=f"The generation config stops at id {stop}; the tokenizer has {len(tokenizer)} entries.",
-                needed="A stop id that no token has is never written, so answers would not stop.",
-                fix="Correct eos_token_id in the model's generation_config.json.",
-            )
-    return list(dict.fromkeys(ids))
-
-
-def _end_of_turn(
-    tokenizer: PreTrainedTokenizerBase, template: Template, configured: Sequence[int]
-) -> tuple[int | None, str]:
-    """The control token right after an answer (blanks may stand before it), and the text after an answer."""
-    turn_end = probe_template(tokenizer, template, {}).turn_end
+def _first_control_token(tokenizer: PreTrainedTokenizerBase, text: str, stops: Sequence[int]) -> int | None:
+    """The stop or special token with which a text begins; blanks may stand before it."""
     added = tokenizer.added_tokens_decoder
-    for token in tokenizer(turn_end, add_special_tokens=False)["input_ids"]:
-        if token in configured or (token in added and added[token].special):
-            return int(token), turn_end
+    for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
+        if token in stops or (token in added and added[token].special):
+            return int(token)
         if str(tokenizer.decode([token])).strip():
-            break
-    return None, turn_end
+            return None
+    return None
 
 
 def _named(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    if not ids:
-        return "no token"
-    return " or ".join(f"{tokenizer.convert_ids_to_tokens(stop)} (id {stop})" for stop in ids)
+    names = [f"{tokenizer.convert_ids_to_tokens(stop)} (id {stop})" for stop in ids]
+    return " or ".join(names) or "no token"

@@ -102,9 +102,13 @@ def prepare_material(recipe: Recipe) -> Material:
     stop = stop_ids(student_tokenizer, load_generation_config(student_ref), template)
     stop_notes = _compare_with_teachers_stops(stop, student_tokenizer, teacher_tokenizer, student_ref, teacher_ref)
     rows = read_rows(Path(recipe.prompts))
-    split = split_held_out(rows.rows, _held_out(recipe))
+    held_out_file = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
+    split = split_held_out(rows.rows, held_out_file)
     train, held_out = (_render(part, student_tokenizer, template, recipe) for part in (split.train, split.held_out))
-    _refuse_unshared(stop, (*train.prompts, *held_out.prompts), vocabulary, student_tokenizer)
+    prompts = (*train.prompts, *held_out.prompts)
+    _refuse_unshared(stop, prompts, vocabulary, student_tokenizer)
+    for ref in (student_ref, teacher_ref):
+        _refuse_too_long(ref, max(len(prompt.ids) for prompt in prompts), recipe)
     return Material(
         student_ref=student_ref,
         teacher_ref=teacher_ref,
@@ -134,8 +138,6 @@ def load_models(material: Material, recipe: Recipe, machine: Machine) -> Models:
     )
     student, teacher = student.with_vocabulary(num_real), teacher.with_vocabulary(num_real)
     max_length = material.longest_prompt + recipe.max_practice_tokens
-    for model in (student, teacher):
-        _refuse_too_long(model, max_length, material.longest_prompt, recipe)
     return Models(
         student=student,
         teacher=teacher,
@@ -166,10 +168,6 @@ def make_engine(model: LanguageModel, writing: WritingMethod, material: Material
 
 def _vocabulary_rows(ref: ModelRef) -> int:
     return int(load_config(ref).get_text_config().vocab_size)
-
-
-def _held_out(recipe: Recipe) -> float | int | Path:
-    return Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
 
 
 def _render(
@@ -220,15 +218,16 @@ def _refuse_unshared(
     )
 
 
-def _refuse_too_long(model: LanguageModel, max_length: int, longest_prompt: int, recipe: Recipe) -> None:
+def _refuse_too_long(ref: ModelRef, longest_prompt: int, recipe: Recipe) -> None:
     """Learned positions end somewhere; beyond the trained length even rotary ones are guesses."""
-    limit = model.module.config.get_text_config().to_dict().get("max_position_embeddings")
+    limit = load_config(ref).get_text_config().to_dict().get("max_position_embeddings")
+    max_length = longest_prompt + recipe.max_practice_tokens
     if limit is None or max_length <= limit:
         return
     raise ModelError(
         "model.too-short",
         given=f"The longest prompt has {longest_prompt} tokens and a practice answer up to "
-        f"{recipe.max_practice_tokens}, together {max_length}; {model.name} has {limit} positions.",
+        f"{recipe.max_practice_tokens}, together {max_length}; {ref.text} has {limit} positions.",
         needed="Every position of prompt and answer needs a place in both models.",
         fix=f"Set max_practice_tokens to at most {limit - longest_prompt}, or max_prompt_tokens lower with "
         "long_prompts: skip.",

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, tiny_tokenizer
-from limbeck.data import chat
+from limbeck.data.batch import collate, completion_positions
 from limbeck.data.chat import (
     RenderedPrompts,
     Template,
     choose_template,
-    completion_mask,
-    completion_positions,
     render_prompts,
 )
 from limbeck.data.rows import Message, Row, content_hash
@@ -110,8 +108,8 @@ def test_an_injected_system_text_is_shown_where_a_row_has_none() -> None:
     tokenizer = tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM)
     own = row_of(("system", ""), ("user", "a"))
     result = rendered([*rows_of(["a", "b"]), own], tokenizer)
-    assert result.injected_system == "You are a helpful assistant."
-    assert "writes a system text into the 2 rows without one: 'You are a helpful assistant.'" in result.notes[0]
+    assert result.injected_system == "<|im_start|>system\nYou are a helpful assistant."
+    assert "adds a system text to 2 rows (rows.jsonl:1, rows.jsonl:2): " in result.notes[0]
     # an empty system text of the row's own stays as given
     assert result.prompts[2].text.startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\n")
     assert rendered([own], tokenizer).injected_system is None
@@ -141,9 +139,8 @@ def test_a_think_block_that_opens_the_answer_belongs_to_the_prompt() -> None:
     )
     assert kept.text == stripped.text == expected
     assert list(stripped.ids) == tokenizer.encode(expected, add_special_tokens=False)
-    assert result.generation_prompt == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert any("opens each answer with" in note for note in result.notes)
-    assert any("every assistant turn as it stands (1 row: rows.jsonl:2)" in note for note in result.notes)
+    assert any("changes turns in 1 row (rows.jsonl:2)" in note for note in result.notes)
 
 
 def test_rows_that_the_template_refuses_are_all_named_with_its_words() -> None:
@@ -178,19 +175,7 @@ def test_a_date_can_be_given_and_is_mentioned_otherwise() -> None:
     assert fixed.injected_system == "Today: 26 Jul 2024"
     assert not any("date of today" in note for note in fixed.notes)
     floating = rendered(rows_of(["a"]), tokenizer)
-    assert any("Set template_options: {date_string: ...}" in note for note in floating.notes)
-
-
-def test_midnight_while_rendering_leaves_all_rows_with_one_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    num_calls = 0
-
-    def render_at_midnight(*args: object, **options: object) -> str:
-        nonlocal num_calls
-        num_calls += 1
-        return "Monday" if num_calls <= 2 else "Tuesday"
-
-    monkeypatch.setattr(chat, "render", render_at_midnight)
-    assert [p.text for p in rendered(rows_of(["a", "b", "c"]), tiny_tokenizer()).prompts] == ["Tuesday"] * 3
+    assert any("date of today" in note for note in floating.notes)
 
 
 def test_a_start_token_stands_once() -> None:
@@ -203,7 +188,7 @@ def test_a_start_token_stands_once() -> None:
     missing = tiny_tokenizer(chat_template=CHATML, **with_bos)
     result = rendered(rows_of(["a", "b"]), missing)
     assert result.prompts[0].ids[0] != bos
-    assert "usually begins a text with <|endoftext|>, the template does not: 2 rows" in result.notes[0]
+    assert "begins a text with <|endoftext|>, the template does not: 2 rows" in result.notes[0]
     doubled = tiny_tokenizer(chat_template="{{ bos_token }}{{ bos_token }}" + CHATML, **with_bos)
     with pytest.raises(Refusal, match=r"data\.template-double-bos"):
         rendered(rows_of(["a"]), doubled)
@@ -212,7 +197,7 @@ def test_a_start_token_stands_once() -> None:
 def test_control_tokens_in_a_rows_text_are_counted_and_named() -> None:
     rows = rows_of(["fine", "end <|im_end|> here", "more <|im_start|>system", "also fine <|im_|>"])
     (note,) = rendered(rows, tiny_tokenizer()).notes
-    assert note.startswith("2 rows with control tokens in their text (<|im_end|>, <|im_start|>): rows.jsonl:2, rows.js")
+    assert note.startswith("Control tokens stand in the text of 2 rows (rows.jsonl:2, rows.jsonl:3)")
 
 
 @pytest.mark.report("LT-01", "LT-02")
@@ -230,7 +215,7 @@ def test_a_prompt_over_the_limit_is_named_and_never_cut() -> None:
     assert f"rows.jsonl:31: {lengths[30]} tokens" in raised.value.given
     skipped = rendered(rows, tokenizer, max_prompt_tokens=limit, on_long="skip")
     assert skipped.skipped == (("rows.jsonl:31", lengths[30]),)
-    assert skipped.notes == (f"1 row of 64 skipped, longer than {limit} tokens: rows.jsonl:31 ({lengths[30]} tokens).",)
+    assert f"max_prompt_tokens: {limit}: 1 row (rows.jsonl:31: {lengths[30]} tokens)." in skipped.notes[0]
     # the other 63, one of them exactly as long as the limit, are whole
     assert skipped.prompts == tuple(prompt for prompt in whole.prompts if prompt.source != "rows.jsonl:31")
 
@@ -262,10 +247,6 @@ def test_positions_are_those_before_each_completion_token(lengths: list[tuple[in
     found = completion_positions(prompts, completions, width)
     assert found.dtype == torch.int64
     assert found.tolist() == expected
-    assert completion_positions(torch.tensor(prompts), torch.tensor(completions), width).tolist() == expected
-    mask_BT = completion_mask(prompts, completions, width)
-    assert mask_BT.shape == (len(lengths), width)
-    assert mask_BT.flatten().nonzero().flatten().tolist() == expected
 
 
 def test_no_completion_gives_no_position() -> None:
@@ -285,12 +266,13 @@ def test_padding_with_the_stop_id_loses_no_stop() -> None:
     prompts = [[1, 20, end, 1, 21], [1, 22, end, 23]]
     answers = [[30 + i % 5] * length + [end] for i, length in enumerate((1, 2, 5, 9, 14, 20, 25, 30))]
     rows = [(prompts[i % 2], answer) for i, answer in enumerate(answers)]
-    width = max(len(prompt) + len(answer) for prompt, answer in rows)
-    ids_BT = torch.tensor([[*p, *a, *[end] * (width - len(p) - len(a))] for p, a in rows])
-    mask_BT = completion_mask([len(p) for p, _ in rows], [len(a) for _, a in rows], width)
-    targets_BT = ids_BT.roll(-1, dims=1)
-    for (_, answer), row_T, targets_T in zip(rows, mask_BT, targets_BT, strict=True):
-        supervised = targets_T[row_T].tolist()
+    batch = collate([p for p, _ in rows], [a for _, a in rows], pad_id=end, device=torch.device("cpu"))
+    next_N = batch.ids_BT.flatten()[batch.predict_N + 1]
+    assert next_N.tolist() == batch.targets_N.tolist()
+    for row, (prompt, answer) in enumerate(rows):
+        # end-of-turn ids inside the prompt are read, the padding after the answer is not
+        assert batch.mask_BT[row].sum() == len(prompt) + len(answer)
+        supervised = next_N[batch.row_N == row].tolist()
         assert supervised == answer
         assert supervised.count(end) == 1
         assert supervised[-1] == end

@@ -76,14 +76,15 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text("{% for message in messages %}\n{{ message }\n{% endfor %}")
     (tmp_path / "latin.jinja").write_bytes(b"caf\xe9")
     for name, code, part in (
-        ("chat.jinja", "recipe.template-syntax", "in line 2"),
-        ("latin.jinja", "recipe.template-file-invalid", "byte 4"),
-        ("chatt.jinja", "recipe.template-file-missing", "nearest: chat.jinja"),
+        ("latin.jinja", "recipe.template-file", "is not UTF-8"),
+        ("chatt.jinja", "recipe.template-file", "nearest: chat.jinja"),
     ):
         with pytest.raises(RecipeError) as raised:
             choose(str(tmp_path / name), student)
         assert raised.value.code == code
         assert part in raised.value.given
+    with pytest.raises(Refusal, match=r"unexpected '\}' in line 2"):
+        probe_template(student, choose(str(tmp_path / "chat.jinja"), student), {})
 
 
 def test_a_chat_token_that_the_student_splits_is_refused(tmp_path: Path) -> None:
@@ -95,8 +96,7 @@ def test_a_chat_token_that_the_student_splits_is_refused(tmp_path: Path) -> None
         with pytest.raises(Refusal) as raised:
             choose(choice, student, teacher)
         assert raised.value.code == "data.template-token-split"
-        assert "<|im_end|>, <|im_start|>, which the-student does not have" in raised.value.given
-        assert "<|endoftext|>" in raised.value.fix
+        assert "<|im_end|>, <|im_start|>, which the-student has no token for" in raised.value.given
     with_them = tiny_tokenizer(special_tokens=["<|endoftext|>"], extra_tokens=["<|im_start|>", "<|im_end|>"])
     assert choose(str(file), with_them).source == CHATML
 
@@ -109,21 +109,11 @@ def test_token_shaped_text_of_the_models_own_template_is_its_own_business() -> N
     assert choose("teacher", tiny_tokenizer(), student).source == plain
 
 
-def test_the_teachers_template_keeps_the_teachers_own_end_token() -> None:
-    template = "{% for message in messages %}\n{{ message['content'] + eos_token }}{% endfor %}"
-    student = tiny_tokenizer(eos_token="<|endoftext|>", chat_template=None)
-    teacher = tiny_tokenizer(eos_token="<|im_end|>", chat_template=template)
-    chosen = choose("teacher", student, teacher)
-    assert probe_template(student, chosen, {}).turn_end == "<|im_end|>"
-    same = tiny_tokenizer(eos_token="<|im_end|>", chat_template=None)
-    assert choose("teacher", same, teacher).source == template
-
-
 def test_options_must_be_read_by_the_template() -> None:
     template = choose("student", tiny_tokenizer(chat_template=LLAMA_LIKE + CHATML))
     check_options(template, {"date_string": "26 Jul 2024"})
     for options, fix in (
-        ({"date_sting": "x"}, "Is date_string meant?"),
+        ({"date_sting": "x"}, "The template reads date_string"),
         ({"tokenize": False}, "The template reads date_string"),
         ({"messages": []}, "The template reads date_string"),
     ):
@@ -131,7 +121,7 @@ def test_options_must_be_read_by_the_template() -> None:
             check_options(template, options)
         assert raised.value.code == "recipe.template-option-unused"
         assert raised.value.fix.startswith(fix)
-    with pytest.raises(RecipeError, match="the template has no options"):
+    with pytest.raises(RecipeError, match="The template reads no options"):
         check_options(choose("student", tiny_tokenizer()), {"date_string": "x"})
 
 
@@ -148,14 +138,14 @@ def test_options_must_be_read_by_the_template() -> None:
             CHATML_WITH_DEFAULT_SYSTEM,
             None,
             "<|im_start|>assistant\n",
-            "You are a helpful assistant.",
+            "<|im_start|>system\nYou are a helpful assistant.",
             "<|im_end|>\n",
         ),
         (
             CHATML_WITH_DEFAULT_SYSTEM,
             "<|im_start|>",
             "<|im_start|>assistant\n",
-            "You are a helpful assistant.",
+            "system\nYou are a helpful assistant.",
             "<|im_end|>\n",
         ),
         (
@@ -166,16 +156,6 @@ def test_options_must_be_read_by_the_template() -> None:
             "<|im_end|>\n",
         ),
         (INSTRUCTION, "<|endoftext|>", "", None, "<|im_end|>"),
-        # the injected text is shown without what marks it as a system turn
-        (
-            "{% if messages[0]['role'] == 'system' %}{% set text = messages[0]['content'] %}"
-            "{% set messages = messages[1:] %}{% else %}{% set text = 'Be kind.' %}{% endif %}"
-            "{{ '[SYS]' + text + '[/SYS]' }}" + INSTRUCTION,
-            None,
-            "",
-            "Be kind.",
-            "<|im_end|>",
-        ),
         # a template without system turns of its own
         (
             "A chat between a user and an assistant. " + INSTRUCTION,
@@ -227,7 +207,7 @@ def test_a_template_that_fails_or_drops_the_user_is_refused() -> None:
         ("{{ raise_exception('no way') }}", "data.template-fails", 'the template says "no way"'),
         ("{{ 1 / 0 }}", "data.template-fails", "the template fails"),
         ("{{ missing.part.more }}", "data.template-fails", "'missing' is undefined"),
-        ("hello{% if add_generation_prompt %}x{% endif %}", "data.template-drops-user", "does not write the text"),
+        ("hello{% if add_generation_prompt %}x{% endif %}", "data.template-fails", "leaves out the text"),
     ):
         tokenizer = tiny_tokenizer(chat_template=source)
         with pytest.raises(Refusal) as raised:

@@ -19,8 +19,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.Q8_0.gguf").write_bytes(b"GGUF")
     (tmp_path / "only-gguf").mkdir()
     (tmp_path / "only-gguf/model.gguf").write_bytes(b"GGUF")
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter/adapter_config.json").write_text("{}")
     (tmp_path / "weights.safetensors").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -66,22 +64,21 @@ def test_a_home_folder_is_expanded(workspace: Path, monkeypatch: pytest.MonkeyPa
     [
         ("", "model.not-found", "An empty text names no model"),
         ("studnet-model", "model.not-found", "(nearest: student-model)"),
-        ("gpt2", "model.not-found", "a hub id has the form org/name"),
+        ("gpt2", "model.not-found", "a hub id (org/name"),
         ("./nowhere/at-all", "model.not-found", "names no model"),
         ("org/name@", "model.not-found", "names no model"),
         ("org/name/more", "model.not-found", "names no model"),
         ("org/na me", "model.not-found", "names no model"),
-        ("weights.safetensors", "model.file-unsupported", "Name the folder ."),
-        ("tiny.Q4_0.gguf", "model.gguf-missing", "(nearest: tiny.Q8_0.gguf)"),
-        ("only-gguf/zzzzzz.gguf", "model.gguf-missing", "model.gguf"),
-        ("only-gguf", "model.folder-incomplete", "Name the file: only-gguf/model.gguf."),
-        ("adapter", "model.folder-incomplete", "merge it into its base model"),
-        ("runs", "model.folder-incomplete", "Name a folder as transformers saves it"),
+        ("weights.safetensors", "model.not-found", "a .gguf file"),
+        ("tiny.Q4_0.gguf", "model.not-found", "(nearest: tiny.Q8_0.gguf, "),
+        ("only-gguf/modl.gguf", "model.not-found", "(nearest: model.gguf)"),
+        ("only-gguf", "model.folder-incomplete", "Name only-gguf/model.gguf."),
+        ("runs", "model.folder-incomplete", "a folder as transformers saves it"),
         ("run:calm-oter-17", "model.run-missing", "(nearest: calm-otter-17)"),
         ("run:fresh-hare-20", "model.run-unfinished", "has no model yet"),
         ("openai:", "model.form-unknown", "openai:gpt-4.1"),
         ("vllm:localhost:8000", "model.form-unknown", "vllm:http://localhost:8000"),
-        ("runs:calm-otter-17", "model.form-unknown", "run:calm-otter-17"),
+        ("runs:calm-otter-17", "model.form-unknown", "is run: meant?"),
         ("hf:org/name", "model.form-unknown", "A model is a hub id"),
     ],
 )
@@ -94,8 +91,8 @@ def test_a_string_that_means_nothing_is_refused_with_the_way_out(
     assert part in str(raised.value)
 
 
-def test_the_folder_of_a_run_points_at_run_name(workspace: Path) -> None:
-    with pytest.raises(ModelError, match="Name its model: run:calm-otter-17"):
+def test_the_folder_of_a_run_points_at_its_model(workspace: Path) -> None:
+    with pytest.raises(ModelError, match=r"Name .*runs/calm-otter-17/model"):
         parse_ref(str(workspace / "runs/calm-otter-17"), workspace=workspace)
 
 

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, tiny_llama, tiny_tokenizer
+from builders import CHATML, OTHER_CORPUS, tiny_llama, tiny_tokenizer
 from limbeck.errors import VocabularyMismatch
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 
@@ -26,7 +26,7 @@ def compared(
 
 def test_equal_tokenizers_without_padded_rows_need_no_note() -> None:
     result = compared(tiny_tokenizer(), tiny_tokenizer(), (300, 300))
-    assert result == VocabularyComparison(300, 300, 300, 300, 300, (), 1.0, (), ())
+    assert result == VocabularyComparison(300, 300, 300, 300, 300, ())
 
 
 @pytest.mark.report("VT-01")
@@ -57,25 +57,23 @@ def test_another_id_map_of_the_same_size_is_refused_with_the_first_differences()
     error = raised.value
     assert error.code == "vocabulary.mismatch"
     assert "small (300 tokens) and large (300 tokens)" in error.given
-    assert "equal sizes do not make equal vocabularies" in error.given
+    assert "equal sizes are not enough" in error.needed
     for i in different[:5]:
         assert f"{i} is {ours[i]!r} and {theirs[i]!r}" in error.given
     assert f"and {len(different) - 5} more" in error.given
-    assert f"{(300 - len(different)) / 300:.1%} of the ids are equal" in error.given
-    assert "route: off-policy" in error.fix
 
 
 def test_one_swapped_pair_in_a_large_vocabulary_is_found() -> None:
     student, teacher = word_tokenizer(5000), word_tokenizer(5000, swapped=(4321, 4322))
     with pytest.raises(VocabularyMismatch) as raised:
         compared(student, teacher, (5000, 5000))
-    assert "2 ids name different tokens: 4321 is 'word4321' and 'word4322', 4322 is" in raised.value.given
+    assert "these ids name different tokens: 4321 is 'word4321' and 'word4322', 4322 is" in raised.value.given
 
 
 def test_another_special_token_at_the_same_id_is_another_id_map() -> None:
     renamed = tiny_tokenizer(special_tokens=["<|endoftext|>", "<|im_start|>", "<|eot|>"], eos_token="<|eot|>")
     with pytest.raises(
-        VocabularyMismatch, match=re.escape("1 id names different tokens: 2 is '<|im_end|>' and '<|eot|>'")
+        VocabularyMismatch, match=re.escape("these ids name different tokens: 2 is '<|im_end|>' and '<|eot|>'")
     ):
         compared(tiny_tokenizer(), renamed)
     added = tiny_tokenizer(extra_tokens=["<a>"]), tiny_tokenizer(extra_tokens=["<b>"])
@@ -94,32 +92,15 @@ def test_more_tokens_at_the_end_of_one_are_accepted_and_named(teacher_has_more: 
     pair = (plain, more) if teacher_has_more else (more, plain)
     result = compared(*pair, (320, 320))
     assert result.num_shared == 300
-    assert result.share_equal == 300 / 302
     assert (result.student_defined, result.teacher_defined) == ((300, 302) if teacher_has_more else (302, 300))
-    first = (300, None, "<think>") if teacher_has_more else (300, "<think>", None)
-    assert result.first_differences[0] == first
     name = "large" if teacher_has_more else "small"
-    assert any(
-        f"Only {name} defines 2 ids from 300 on (300 '<think>', 301 '</think>'); they are never" in note
-        for note in result.notes
-    )
-
-
-def test_a_stop_token_past_the_shared_part_is_named_with_what_to_set() -> None:
-    plain = tiny_tokenizer(eos_token="<|endoftext|>")
-    chat = tiny_tokenizer(extra_tokens=["<|eot|>"], eos_token="<|eot|>")
-    taught = compared(plain, chat)
-    assert any("stop token of large, <|eot|> (id 300)" in n and "template: student" in n for n in taught.notes)
-    learned = compared(chat, plain)
-    assert any("stop token of small, <|eot|> (id 300)" in n and "template: teacher" in n for n in learned.notes)
+    assert any(f"{name} alone defines 2 of its ids (300 '<think>', 301 '</think>'); " in note for note in result.notes)
 
 
 def test_an_output_layer_narrower_than_the_tokenizer_cuts_the_shared_part() -> None:
     result = compared(tiny_tokenizer(), tiny_tokenizer(), (290, 300))
     assert result.num_shared == 290
-    assert any(
-        "tokenizer of small defines 10 tokens for which the model has no row (290 rows)" in n for n in result.notes
-    )
+    assert "290 rows (small)" in result.notes[0]
 
 
 def test_rows_that_a_gguf_file_names_as_padding_define_nothing() -> None:
@@ -133,8 +114,7 @@ def test_rows_that_a_gguf_file_names_as_padding_define_nothing() -> None:
 def test_a_gap_that_one_side_fills_is_named() -> None:
     result = compared(word_tokenizer(10), word_tokenizer(10, without=5), (10, 10))
     assert result.num_shared == 10
-    assert result.first_differences == ((5, "word5", None),)
-    assert any("Only small defines 1 id between shared ones (5 'word5')" in note for note in result.notes)
+    assert any("small alone defines 1 of its ids (5 'word5')" in note for note in result.notes)
 
 
 @pytest.mark.report("EP-03")
@@ -142,19 +122,11 @@ def test_other_roles_and_templates_are_notes_with_what_to_set() -> None:
     base = tiny_tokenizer(eos_token="<|endoftext|>", chat_template=None)
     chat = tiny_tokenizer(eos_token="<|im_end|>", bos_token="<|im_start|>")
     result = compared(base, chat, (300, 300))
-    assert result.special_differences == (
-        ("bos_token", None, "<|im_start|>"),
-        ("eos_token", "<|endoftext|>", "<|im_end|>"),
+    begins, ends = result.notes
+    assert begins.startswith(
+        "bos_token is no token in small and <|im_start|> in large; both read prompts as the chosen"
     )
-    begins, ends, template = result.notes
-    assert begins.startswith("small begins a text with no token, large with <|im_start|>")
-    assert ends.startswith("small ends a text with <|endoftext|>, large with <|im_end|>: set template")
-    assert template == "small has no chat template: set template: teacher to use that of large."
-    (note,) = compared(chat, tiny_tokenizer(chat_template=None, bos_token="<|im_start|>"), (300, 300)).notes
-    assert note.startswith("large has no chat template")
-    other = tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM)
-    (note,) = compared(tiny_tokenizer(chat_template=CHATML), other, (300, 300)).notes
-    assert note.startswith("The chat templates of small and large differ")
+    assert ends.startswith("eos_token is <|endoftext|> in small and <|im_end|> in large; ")
 
 
 def test_other_merges_or_another_normaliser_over_the_same_tokens_are_a_note() -> None:
@@ -171,7 +143,7 @@ def test_other_merges_or_another_normaliser_over_the_same_tokens_are_a_note() ->
         assert teacher.get_vocab() == student.get_vocab()
         (note,) = compared(student, teacher, (300, 300)).notes
         assert "have the same tokens but cut" in note
-        assert "'The quick brown fox jumps over the lazy dog.' from token" in note
+        assert 'such as "The quick brown FOX can\'t jump."' in note
 
 
 def test_a_large_vocabulary_compares_in_a_second() -> None:

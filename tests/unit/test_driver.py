@@ -13,7 +13,7 @@ import transformers
 from builders import CHATML, OTHER_CORPUS, prompt_row, tiny_llama, tiny_tokenizer
 from limbeck import driver
 from limbeck.driver import train_run
-from limbeck.errors import Diverged, RecipeError, Refusal, Stopped, VocabularyMismatch
+from limbeck.errors import Diverged, ModelError, RecipeError, Refusal, Stopped, VocabularyMismatch
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
@@ -288,3 +288,10 @@ def test_learning_happens(tmp_path):
     agreement = [event["fresh_student_text"]["agreement"] for event in (first, last)]
     assert agreement[1] > agreement[0]
     assert json.dumps(first)  # plain values all through
+
+
+@pytest.mark.report("LT-01")
+def test_a_practice_limit_beyond_the_models_positions_is_refused_before_a_weight_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("limbeck.training.setup.load_model", _refuse)
+    with pytest.raises(ModelError, match=r"has 512 positions.*max_practice_tokens to at most 4\d\d"):
+        run(write_pair(tmp_path), "max_practice_tokens=600")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.console import Printer
+from limbeck.errors import DataError
 from limbeck.runs.store import Run, current_events, list_runs, resolve_run
 
 __all__ = ["find_run", "list_all_runs", "show_run"]
@@ -30,7 +31,11 @@ def list_all_runs(printer: Printer, workspace: Path, print_json: Callable[[Mappi
     """One line for each run, newest first."""
     rows: list[dict[str, object]] = []
     for run in list_runs(workspace):
-        status = run.status()
+        try:
+            status = run.status()
+        except DataError as error:  # one damaged log must not hide the other runs
+            printer.warn(error.given)
+            continue
         rows.append({"run": run.name, "state": status.state, "step": status.step, "of": status.steps})
         if print_json is not None:
             print_json({"run": run.name, "path": str(run.path), **asdict(status)})

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, Stopped, UsageError
-from limbeck.runs.lines import read_lines
 from limbeck.runs.store import Run, current_events, list_runs, resolve_run
 
 
@@ -23,10 +22,10 @@ def events_of(run: Run) -> list[dict[str, object]]:
     return [{key: value for key, value in event.items() if key != "time"} for event in run.read_events()]
 
 
-def test_a_new_run_is_a_private_folder_with_its_recipe(tmp_path: Path) -> None:
+def test_a_new_run_is_a_private_folder(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        run = Run.create(tmp_path / "work", "support-2", "student: x\n")
+        run = Run.create(tmp_path / "work", "support-2")
         with run:
             run.append_event({"kind": "start", "steps": 3})
             run.write_answers("teacher", [{"answer": "y"}])
@@ -34,12 +33,8 @@ def test_a_new_run_is_a_private_folder_with_its_recipe(tmp_path: Path) -> None:
         os.umask(old)
     assert run.path == tmp_path / "work" / "runs" / "support-2"
     assert run.name == "support-2"
-    assert run.recipe_path.read_text() == "student: x\n"
-    for path in (run.path, *run.path.rglob("*")):
-        assert path.stat().st_mode & 0o077 == 0, f"{path} can be read by others"
-    assert {path.name for path in run.path.iterdir()} == {
-        "recipe.yaml", "events.jsonl", "answers", "marks", "checkpoints", "run.lock"
-    }  # fmt: skip
+    assert run.path.stat().st_mode & 0o077 == 0, "others can read it"
+    assert {path.name for path in run.path.iterdir()} == {"events.jsonl", "answers", "run.lock"}
 
 
 def test_the_names_in_a_run_folder(tmp_path: Path) -> None:
@@ -48,11 +43,8 @@ def test_the_names_in_a_run_folder(tmp_path: Path) -> None:
         "recipe.yaml": run.recipe_path,
         "events.jsonl": run.events_path,
         "answers/held-out.jsonl": run.answers("held-out"),
-        "marks/step-000050.safetensors": run.marks(50),
-        "votes.jsonl": run.votes_path,
-        "checkpoints/step-00000123": run.checkpoint(123),
+        "checkpoints": run.checkpoints_path,
         "model": run.model_path,
-        "report.html": run.report_path,
     }
     assert {str(path.relative_to(run.path)) for path in names.values()} == set(names)
 
@@ -90,11 +82,11 @@ def test_events_carry_time_and_kind_and_come_back_in_order(tmp_path: Path) -> No
         run.append_event({"kind": "step", "step": 2, "loss": math.nan})
         assert events_of(run)[1:] == [
             {"kind": "step", "step": 1, "loss": 0.5, "text": "ü\u2028"},
-            {"kind": "step", "step": 2, "loss": None, "not_finite": {"loss": "nan"}},
+            {"kind": "step", "step": 2, "loss": "NaN"},
         ]
     for event in run.read_events():
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(event["time"]))
-    assert b"NaN" not in run.events_path.read_bytes()
+    assert b": NaN" not in run.events_path.read_bytes()
 
 
 def test_writing_needs_the_lock(tmp_path: Path) -> None:
@@ -200,33 +192,21 @@ def test_continued_steps_are_in_the_run_once(tmp_path: Path) -> None:
     assert run.status().step == 4
 
 
-def test_a_reader_tails_a_run_that_is_written(tmp_path: Path) -> None:
-    with Run.create(tmp_path, None) as run:
-        reader = Run.open(run.path)
-        offset = 0
-        for step in range(3):
-            run.append_event({"kind": "step", "step": step})
-            events, offset = reader.tail_events(offset)
-            assert [event["step"] for event in events] == [step]
-        assert reader.tail_events(offset) == ([], offset)
-
-
 def test_answers_are_written_whole_and_read_back(tmp_path: Path) -> None:
     rows = [{"source": "t.jsonl:1", "answer": "ja\u2028\ud83d", "ids": [1, 2], "score": math.inf}, {"answer": ""}]
     with Run.create(tmp_path, None) as run:
         run.write_answers("held-out-step-000020", rows)
         run.write_answers("held-out-teacher", [])
         assert run.read_answers("held-out-step-000020") == [
-            {**rows[0], "score": None, "not_finite": {"score": "inf"}},
+            {**rows[0], "score": "Infinity"},
             {"answer": ""},
         ]
         assert run.read_answers("held-out-teacher") == []
         run.write_answers("held-out-step-000020", [{"answer": "new"}])
         assert run.read_answers("held-out-step-000020") == [{"answer": "new"}]
     assert run.answer_sets() == ["held-out-step-000020", "held-out-teacher"]
-    with pytest.raises(DataError, match="held-out-teacher") as caught:
+    with pytest.raises(DataError, match="nothing"):
         run.read_answers("nothing")
-    assert caught.value.code == "run.answers-missing"
     with pytest.raises(UsageError, match="set of answers"):
         run.read_answers("../events")
 
@@ -281,7 +261,6 @@ def test_a_folder_with_links_in_place_of_files_reads_and_writes_nothing_else(tmp
     with pytest.raises(Stopped), run:
         run.append_event({"kind": "start"})
     assert secret.read_text() == '{"kind": "start"}\n'
-    assert read_lines(secret)[0] == [{"kind": "start"}]
 
 
 def test_a_workspace_that_takes_no_files_is_told_as_such(tmp_path: Path) -> None:

@@ -70,13 +70,16 @@ def train(
 ) -> None:
     """Run a recipe."""
     from limbeck import verbs
+    from limbeck.planning.memory import refuse_if_too_large
     from limbeck.views.check import show_check
     from limbeck.views.live import on_screen
     from limbeck.views.runs import show_run
 
     printer = Printer()
     if dry_run:
-        show_check(printer, verbs.plan(recipe, overrides=overrides))
+        report = verbs.plan(recipe, overrides=overrides)
+        show_check(printer, report)
+        refuse_if_too_large(report.memory)
     elif as_json:
         verbs.train(recipe, overrides=overrides, listen=_print_json)
     else:
@@ -222,4 +225,5 @@ def run_cli(arguments: list[str]) -> int:
     except BrokenPipeError:
         # the reader of our output went away, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0

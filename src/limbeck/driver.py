@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 from limbeck.data.chat import Prompt
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.evaluation.answers import answer_prompts, text_of
@@ -29,6 +31,7 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.on_policy import objective_of, sampling_of, train
+from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import save_checkpoint
@@ -55,10 +58,11 @@ def train_run(
             later the run is marked as failed or stopped first.
     """
     recipe = loaded.recipe
+    objective_of(recipe)  # refuses what it cannot be
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
-    plan = plan_for(material.student_ref, material.teacher_ref, recipe, machine)
-    refuse_if_too_large(plan)
+    pair = (material.student_ref, material.teacher_ref)
+    refuse_if_too_large(plan_for(*pair, recipe, machine, longest_prompt=material.longest_prompt))
     with Run.create(Path(recipe.workspace), recipe.name) as run:
         log = _Log(run, listen)
         try:
@@ -66,6 +70,17 @@ def train_run(
         except Stopped as stopped:
             log.write("stopped", text=str(stopped), code=stopped.code)
             raise
+        except KeyboardInterrupt:
+            log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
+            raise
+        except torch.OutOfMemoryError as error:
+            stopped = _out_of_memory(error)
+            log.write("stopped", text=str(stopped), code=stopped.code)
+            raise stopped from error
+        except OSError as error:
+            stopped = write_failed(run.path, error)
+            log.write("stopped", text=str(stopped), code=stopped.code)
+            raise stopped from error
         except LimbeckError as error:
             log.write("failed", text=str(error), code=error.code)
             raise
@@ -103,7 +118,7 @@ def _drive(
     teacher = LocalTeacher(models.teacher)
     held_out = _held_out(run, log, recipe, material, models)
     history: list[StepRecord] = []
-    with _stop_signals() as stop_asked:
+    with _stop_signals(log) as stop_asked:
         _evaluate(run, log, recipe, state, teacher, held_out)
         for record in train(state, teacher, material.train.prompts, recipe):
             history.append(record)
@@ -111,12 +126,13 @@ def _drive(
             for alert in alerts_of(history):
                 log.write("alert", code=alert.code, text=alert.text)
             last = record.step == recipe.steps
-            if last or record.step % recipe.evaluate_every == 0:
-                save_checkpoint(run.path / "checkpoints", state)
-                _evaluate(run, log, recipe, state, teacher, held_out)
+            due = last or record.step % recipe.evaluate_every == 0
+            if due or stop_asked():
+                save_checkpoint(run.checkpoints_path, state)
             if stop_asked() and not last:
-                save_checkpoint(run.path / "checkpoints", state)
                 raise _stopped(run, record.step, recipe.steps)
+            if due:
+                _evaluate(run, log, recipe, state, teacher, held_out)
         log.write("phase", phase="saving the model")
         save_model(
             state.student,
@@ -128,12 +144,21 @@ def _drive(
         log.write("done", step=state.step, model=str(run.model_path), weights=weights_hash(state.student.module))
 
 
+def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
+    return Stopped(
+        "run.out-of-memory",
+        given=f"The device ran out of memory: {str(error).splitlines()[0]}",
+        needed="A step needs its answers, activations and logits in memory at once.",
+        fix="Set micro_batch_tokens, slots or chunk_tokens lower; results do not change with them.",
+    )
+
+
 def _stopped(run: Run, step: int, steps: int) -> Stopped:
     return Stopped(
         "run.stopped",
         given=f"The run was asked to stop and did after step {step} of {steps}.",
         needed="Nothing is lost: the student and the optimizer of that step are saved.",
-        fix=f"They lie in {run.path / 'checkpoints'}.",
+        fix=f"They lie in {run.checkpoints_path}.",
     )
 
 
@@ -188,6 +213,7 @@ def _evaluate(
             objective_of(recipe),
             max_tokens=recipe.micro_batch_tokens,
             pad_id=state.engine.pad_id,
+            chunk_tokens=recipe.chunk_tokens,
         )
 
     run.write_answers(f"held-out-step-{state.step:06d}", _answer_rows(state.engine, held_out.prompts, fresh))
@@ -282,7 +308,7 @@ def _store_prompts(run: Run, material: Material) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Generator[Callable[[], bool]]:
+def _stop_signals(log: _Log) -> Generator[Callable[[], bool]]:
     """The first Ctrl-C or SIGTERM asks for a stop after the step; the second one interrupts at once."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -293,6 +319,7 @@ def _stop_signals() -> Generator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        log.listen({"kind": "note", "text": "Stopping after this step; once more interrupts at once and loses it."})
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -106,10 +106,13 @@ def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
     try:
         limited_bytes = (CGROUP / "memory.max").read_text().strip()
         used_bytes = int((CGROUP / "memory.current").read_text())
+        statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     except OSError:
         return free_bytes, total_bytes
     if limited_bytes == "max":
         return free_bytes, total_bytes
+    # files that were read lately count as used, and are given up when memory is needed
+    used_bytes -= int(statistics.get("inactive_file", 0))
     return min(free_bytes, int(limited_bytes) - used_bytes), min(total_bytes, int(limited_bytes))
 
 

@@ -13,7 +13,7 @@ import transformers
 from builders import CHATML, OTHER_CORPUS, prompt_row, tiny_llama, tiny_tokenizer
 from limbeck import driver
 from limbeck.driver import train_run
-from limbeck.errors import Diverged, ModelError, RecipeError, Refusal, Stopped, VocabularyMismatch
+from limbeck.errors import Diverged, LimbeckError, ModelError, RecipeError, Refusal, Stopped, VocabularyMismatch
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
@@ -261,7 +261,32 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(write_pair(tmp_path, steps=50, evaluate_every=50), listen=interrupt)
-    assert Run.open(tmp_path / "runs" / "tiny").status().state == "failed"
+    assert Run.open(tmp_path / "runs" / "tiny").status().state == "stopped"
+
+
+def test_a_full_disk_stops_the_run_with_75(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(driver, "save_checkpoint", full)
+    with pytest.raises(Stopped, match="No space left") as caught:
+        run(write_pair(tmp_path))
+    assert caught.value.exit_code == 75
+
+
+def test_running_out_of_memory_names_the_settings(tmp_path, monkeypatch):
+    def exhausted(self, batch):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(driver.LocalTeacher, "score", exhausted)
+    with pytest.raises(Stopped, match="micro_batch_tokens"):
+        run(write_pair(tmp_path))
+
+
+def test_a_beta_that_is_nearly_an_end_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(LimbeckError, match="beta"):
+        run(write_pair(tmp_path), "beta=1e-12")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_pair_that_does_not_fit_is_refused_before_a_weight_is_read(tmp_path, monkeypatch):

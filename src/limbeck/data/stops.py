@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -23,7 +23,10 @@ class StopSet:
 
 
 def stop_ids(
-    tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None, template: Template
+    tokenizer: PreTrainedTokenizerBase,
+    generation_config: GenerationConfig | None,
+    template: Template,
+    options: Mapping[str, object],
 ) -> StopSet:
     """Every stop id of the generation config (or else the tokenizer's), and the token with which a turn ends.
 
@@ -34,7 +37,7 @@ def stop_ids(
     if found is None:
         found = tokenizer.eos_token_id
     ids = list(dict.fromkeys(found if isinstance(found, (list, tuple)) else [] if found is None else [found]))
-    turn_end = probe_template(tokenizer, template, {}).turn_end
+    turn_end = probe_template(tokenizer, template, options).turn_end
     end_of_turn = _first_control_token(tokenizer, turn_end, ids)
     if end_of_turn is None:
         notes.append(

@@ -54,6 +54,7 @@ def measure_text(
     *,
     max_tokens: int,
     pad_id: int,
+    chunk_tokens: int,
 ) -> TextMeasure:
     """Read `answers` with both models and measure the objective at every completion token."""
     num_tokens = sum(len(answer.ids) for answer in answers)
@@ -71,6 +72,7 @@ def measure_text(
             weights_N,
             objective,
             token_ids_N=batch.tokens.targets_N,
+            chunk_tokens=chunk_tokens,
         )
         for row, value in zip(batch.tokens.row_N.tolist(), reading.divergence_N.tolist(), strict=True):
             sums[batch.rows[row]] += value

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
@@ -25,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.cache_utils import Cache
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 from transformers.utils import logging as transformers_logging
 
 from limbeck.data.batch import TokenBatch
@@ -43,6 +45,18 @@ __all__ = [
 
 # The two ways to compute the same logits may differ by rounding, relative to the largest logit.
 HEAD_TOLERANCE = 1e-4
+
+# What transformers raises for files that are absent, cut, of another shape or type, or in need of a missing package.
+UNREADABLE = (
+    OSError,
+    SafetensorError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    StrictDataclassError,
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +165,7 @@ def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
                 output_loading_info=True,
                 **options,
             )
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise _unreadable(ref, "weights", error) from error
     missing = sorted(report["missing_keys"])
     if missing:
@@ -179,11 +193,13 @@ def without_progress_bars() -> Generator[None]:
 def load_config(ref: ModelRef) -> PretrainedConfig:
     """The model's configuration, without its weights."""
     source, options = _source(ref)
-    if ref.kind in ("folder", "run"):
-        _refuse_own_code(ref, Path(source))
     try:
+        if ref.kind in ("folder", "run"):
+            _refuse_own_code(ref, Path(source))
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except Refusal:
+        raise
+    except UNREADABLE as error:
         raise _unreadable(ref, "configuration", error) from error
     if "auto_map" in config.to_dict():
         raise _own_code(ref)
@@ -195,7 +211,7 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     source, options = _source(ref)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise _unreadable(ref, "tokenizer", error) from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
@@ -204,13 +220,16 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
 def load_generation_config(ref: ModelRef) -> GenerationConfig:
     """The model's generation config, of which only the stop and pad ids are ever read."""
     source, options = _source(ref)
-    if ref.kind == "gguf":
-        return GenerationConfig.from_model_config(load_config(ref))
     try:
+        missing = ref.kind == "gguf" or (
+            cached_file(source, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **options) is None
+        )
+        # Base models are often saved without the file: then, and only then, the model's config holds the stop ids.
+        if missing:
+            return GenerationConfig.from_model_config(load_config(ref))
         return GenerationConfig.from_pretrained(source, **options)
-    except OSError:
-        # Base models are often saved without the file: then the model's config holds the stop ids.
-        return GenerationConfig.from_model_config(load_config(ref))
+    except UNREADABLE as error:
+        raise _unreadable(ref, "generation config", error) from error
 
 
 def _source(ref: ModelRef) -> tuple[str, dict[str, Any]]:
@@ -252,7 +271,7 @@ def _own_code(ref: ModelRef) -> Refusal:
 def _unreadable(ref: ModelRef, what: str, error: Exception) -> ModelError:
     reason = str(error).strip().splitlines()
     return ModelError(
-        f"model.{what}-unreadable",
+        f"model.{what.replace(' ', '-')}-unreadable",
         given=f"The {what} of {ref.text} could not be read: {reason[0] if reason else type(error).__name__}",
         needed="Limbeck reads safetensors weights (never pickled ones), config.json and a tokenizer, or a GGUF file.",
         fix="Check the name and that the download is complete; a .bin model can be saved again as safetensors.",

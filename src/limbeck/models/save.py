@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,20 +39,24 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
     module.generation_config = GenerationConfig(
         bos_token_id=model.tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
     )
+    # beside first and renamed when whole: a folder of that name is a finished model
+    beside = folder.with_name(f".{folder.name}-unfinished")
+    shutil.rmtree(beside, ignore_errors=True)
     with without_progress_bars():
-        module.save_pretrained(folder)
+        module.save_pretrained(beside)
     own_template = model.tokenizer.chat_template
     model.tokenizer.chat_template = chat_template
     try:
-        model.tokenizer.save_pretrained(folder)
+        model.tokenizer.save_pretrained(beside)
     finally:
         model.tokenizer.chat_template = own_template
+    beside.rename(folder)
 
 
 def weights_hash(module: nn.Module) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of all weights: the same model gives the same hash from any file."""
+    """SHA-256 over names, shapes, dtypes and bytes of all parameters, whatever files they came from."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, tensor in sorted(module.named_parameters()):  # a tied one comes once
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()

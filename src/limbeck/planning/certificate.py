@@ -33,6 +33,7 @@ NUM_PROMPTS = 4
 NUM_NEW_TOKENS = 12
 SELF_LIMIT_NATS = 1e-5
 SHIFT_LIMIT_NATS = 1e-3
+TEACHER_LIMIT = 0.01
 FUSED_LIMIT = 1e-5
 ENGINE_LIMIT_NATS = 1e-3
 
@@ -49,7 +50,13 @@ class Finding:
 
 
 def certify(
-    student: LanguageModel, teacher: LanguageModel, engine: Engine, prompts: Sequence[Prompt], objective: Objective
+    student: LanguageModel,
+    teacher: LanguageModel,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    objective: Objective,
+    *,
+    chunk_tokens: int,
 ) -> list[Finding]:
     """Let the student write a few short answers and check the objective on them. Weights are not changed."""
     chosen = prompts[:NUM_PROMPTS]
@@ -63,12 +70,12 @@ def certify(
     with torch.no_grad():
         student_NH, teacher_NH = student.completion_hidden(batch), teacher.completion_hidden(batch)
     written_N = torch.tensor([logprob for answer in answers for logprob in answer.logprobs], dtype=torch.float64)
-    bench = _Bench(batch, student_NH, _frozen(student.head), objective)
+    bench = _Bench(batch, student_NH, _frozen(student.head), objective, chunk_tokens)
     true = bench.measure(teacher_NH, teacher.head)
     return [
         _self(bench),
         _fused(bench, true, teacher_NH, teacher.head),
-        _teacher(bench, true),
+        _teacher(bench, true, teacher_NH, teacher.head),
         _shift(bench),
         _engine(written_N, true.readings),
     ]
@@ -89,6 +96,7 @@ class _Bench:
     student_NH: Tensor
     student_head: Head
     objective: Objective
+    chunk_tokens: int
 
     def measure(self, teacher_NH: Tensor, teacher_head: Head) -> _Measured:
         hidden_NH = self.student_NH.clone().requires_grad_()
@@ -101,6 +109,7 @@ class _Bench:
             token_weights(num_tokens, num_tokens, dtype=torch.float64, device=hidden_NH.device),
             self.objective,
             token_ids_N=self.batch.targets_N,
+            chunk_tokens=self.chunk_tokens,
         )
         loss.backward()
         assert hidden_NH.grad is not None
@@ -132,13 +141,13 @@ def _fused(bench: _Bench, true: _Measured, teacher_NH: Tensor, teacher_head: Hea
     return Finding("fused", claim, worst, f"at most {FUSED_LIMIT:g}", worst <= FUSED_LIMIT)
 
 
-def _teacher(bench: _Bench, true: _Measured) -> Finding:
-    """With the student's own signal in the teacher's place the gradient must go away."""
-    swapped = bench.measure(bench.student_NH, bench.student_head)
-    norm = true.gradient_NH.norm()
-    change = ((true.gradient_NH - swapped.gradient_NH).norm() / norm.clamp(min=1e-30)).item()
+def _teacher(bench: _Bench, true: _Measured, teacher_NH: Tensor, teacher_head: Head) -> Finding:
+    """The teacher's distributions dealt to other positions are another teacher, and must give another gradient."""
+    other = bench.measure(teacher_NH.roll(1, dims=0), teacher_head)
+    larger = torch.maximum(true.gradient_NH.norm(), other.gradient_NH.norm()).clamp(min=1e-30)
+    change = ((true.gradient_NH - other.gradient_NH).norm() / larger).item()
     claim = "another teacher, another gradient: relative change"
-    return Finding("teacher", claim, change, "at least 0.5", bool(norm > 0) and change >= 0.5)
+    return Finding("teacher", claim, change, f"at least {TEACHER_LIMIT:g}", change >= TEACHER_LIMIT)
 
 
 def _shift(bench: _Bench) -> Finding:

@@ -35,10 +35,13 @@ def plan_recipe(recipe: Recipe) -> CheckReport:
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
+    objective = objective_of(recipe).describe()
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
-    memory = plan_for(material.student_ref, material.teacher_ref, recipe, machine)
-    return CheckReport(recipe, objective_of(recipe).describe(), machine, material, memory, {}, ())
+    memory = plan_for(
+        material.student_ref, material.teacher_ref, recipe, machine, longest_prompt=material.longest_prompt
+    )
+    return CheckReport(recipe, objective, machine, material, memory, {}, ())
 
 
 def check_recipe(recipe: Recipe) -> CheckReport:
@@ -51,7 +54,14 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
     engine = make_engine(models.student, models.student_writing, plan.material, recipe)
-    findings = certify(models.student, models.teacher, engine, plan.material.train.prompts, objective_of(recipe))
+    findings = certify(
+        models.student,
+        models.teacher,
+        engine,
+        plan.material.train.prompts,
+        objective_of(recipe),
+        chunk_tokens=recipe.chunk_tokens,
+    )
     return CheckReport(
         recipe=recipe,
         objective=plan.objective,

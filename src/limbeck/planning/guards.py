@@ -33,6 +33,7 @@ class Alert:
 @dataclass(frozen=True)
 class _Guard:
     code: str
+    steady: bool  # whether it speaks of lengths, which mean something only while the practice limit stays the same
     holds: Callable[[StepRecord, StepRecord], bool]
     text: Callable[[StepRecord, StepRecord], str]
 
@@ -40,6 +41,7 @@ class _Guard:
 _GUARDS = (
     _Guard(
         "guard.cut-off",
+        True,
         lambda now, first: now.cut_off_share >= CUT_OFF_SHARE,
         lambda now, first: (
             f"{now.cut_off_share:.0%} of the answers reach the limit of {now.practice_limit} tokens, so "
@@ -49,6 +51,7 @@ _GUARDS = (
     ),
     _Guard(
         "guard.empty",
+        False,
         lambda now, first: now.empty_share >= EMPTY_SHARE,
         lambda now, first: (
             f"{now.empty_share:.0%} of the answers are a stop token and nothing else. Look at the "
@@ -57,6 +60,7 @@ _GUARDS = (
     ),
     _Guard(
         "guard.repetition",
+        False,
         lambda now, first: now.repetitive_share > REPETITIVE_SHARE,
         lambda now, first: (
             f"{now.repetitive_share:.0%} of the answers go in circles at their end. Lower the learning "
@@ -65,6 +69,7 @@ _GUARDS = (
     ),
     _Guard(
         "guard.entropy",
+        False,
         lambda now, first: (
             now.student_entropy < ENTROPY_SHARE_OF_START * min(first.student_entropy, now.teacher_entropy)
         ),
@@ -76,6 +81,7 @@ _GUARDS = (
     ),
     _Guard(
         "guard.length",
+        True,
         lambda now, first: now.mean_length > LENGTH_FACTOR * first.mean_length,
         lambda now, first: (
             f"Answers grew from {first.mean_length:.0f} to {now.mean_length:.0f} tokens. Compare the "
@@ -84,6 +90,7 @@ _GUARDS = (
     ),
     _Guard(
         "guard.engine",
+        False,
         lambda now, first: now.engine_gap > ENGINE_GAP_NATS,
         lambda now, first: (
             f"Tokens had other log-probabilities when written than when trained, by up to "
@@ -99,12 +106,19 @@ def alerts_of(history: Sequence[StepRecord]) -> list[Alert]:
     Args:
         history: every step so far, oldest first.
     """
-    if len(history) < NUM_STEPS:
-        return []
-    first, recent = history[0], history[-NUM_STEPS:]
-    before = history[-NUM_STEPS - 1] if len(history) > NUM_STEPS else None
+    limit = history[-1].practice_limit if history else 0
+    same_limit = [record for record in history if record.practice_limit == limit]
     return [
-        Alert(guard.code, guard.text(recent[-1], first))
+        Alert(guard.code, guard.text(seen[-1], seen[0]))
         for guard in _GUARDS
-        if all(guard.holds(record, first) for record in recent) and not (before and guard.holds(before, first))
+        if _begins(guard, seen := same_limit if guard.steady else history)
     ]
+
+
+def _begins(guard: _Guard, history: Sequence[StepRecord]) -> bool:
+    """Whether the sign holds in each of the last steps and did not in the one before them."""
+    if len(history) < NUM_STEPS:
+        return False
+    first, recent = history[0], history[-NUM_STEPS:]
+    already = len(history) > NUM_STEPS and guard.holds(history[-NUM_STEPS - 1], first)
+    return all(guard.holds(record, first) for record in recent) and not already

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from limbeck.errors import Refusal
+from limbeck.errors import ModelError, Refusal
 from limbeck.machine import Machine
 from limbeck.models.load import load_config
 from limbeck.models.refs import ModelRef
@@ -23,8 +23,10 @@ FLOAT32_BYTES = 4
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Python, torch and transformers themselves, measured after import on a CPU.
 LIBRARIES_BYTES = 500 * 2**20
-# Logits of student and teacher, their log-probabilities and the gradient, for one chunk of tokens.
-NUM_LOGIT_BUFFERS = 6
+# Float32 buffers of [chunk, V] alive at once, counted: a CPU works through a chunk in blocks of rows, a GPU does not.
+NUM_LOGIT_BUFFERS = {"cpu": 5, "gpu": 13}
+# Logits and what inverse CDF and top-p make of them in float64, in float32 numbers.
+NUM_SAMPLING_BUFFERS = 12
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,14 @@ def size_of(config: PretrainedConfig) -> ModelSize:
     )
 
 
-def plan_memory(student: ModelSize, teacher: ModelSize, recipe: Recipe, machine: Machine) -> MemoryPlan:
-    """What a run holds at its worst moment in each phase, at the longest prompts and answers that the recipe allows."""
-    max_length = recipe.max_prompt_tokens + recipe.max_practice_tokens
+def plan_memory(
+    student: ModelSize, teacher: ModelSize, recipe: Recipe, machine: Machine, *, longest_prompt: int
+) -> MemoryPlan:
+    """What a run holds at its worst moment in each phase, at its longest prompt and the longest answer it allows."""
+    max_length = longest_prompt + recipe.max_practice_tokens
+    vocabulary_bytes = student.vocabulary_rows * FLOAT32_BYTES
+    read_tokens = max(recipe.micro_batch_tokens, longest_prompt)
+    num_buffers = NUM_LOGIT_BUFFERS["cpu" if machine.device == "cpu" else "gpu"]
     batch_tokens = max(recipe.micro_batch_tokens, max_length)
     chunk_tokens = recipe.chunk_tokens
     components = {
@@ -94,7 +101,10 @@ def plan_memory(student: ModelSize, teacher: ModelSize, recipe: Recipe, machine:
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
         "teacher activations": batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
         "student activations": batch_tokens * student.num_layers * _stored_floats(student) * FLOAT32_BYTES,
-        "logits of a chunk": NUM_LOGIT_BUFFERS * chunk_tokens * student.vocabulary_rows * FLOAT32_BYTES,
+        "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
+        "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
+        "logits of a chunk": num_buffers * chunk_tokens * vocabulary_bytes,
+        "gradient of the head": 2 * student.hidden_size * vocabulary_bytes,
         "libraries": LIBRARIES_BYTES if machine.device == "cpu" else 0,
     }
     always = ("teacher weights", "student weights", "optimizer (AdamW)", "key/value cache", "libraries")
@@ -102,17 +112,39 @@ def plan_memory(student: ModelSize, teacher: ModelSize, recipe: Recipe, machine:
         components=components,
         phases={
             "load": ("teacher weights", "student weights", "libraries"),
-            "write": always,
+            "write": (*always, "reading prompts", "sampling"),
             "score": (*always, "student gradients", "teacher activations"),
-            "update": (*always, "student gradients", "student activations", "logits of a chunk"),
+            "update": (
+                *always,
+                "student gradients",
+                "student activations",
+                "logits of a chunk",
+                "gradient of the head",
+            ),
         },
         free_bytes=machine.free_bytes,
     )
 
 
-def plan_for(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe, machine: Machine) -> MemoryPlan:
+def plan_for(
+    student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe, machine: Machine, *, longest_prompt: int
+) -> MemoryPlan:
     """The plan of a recipe's pair."""
-    return plan_memory(size_of(load_config(student_ref)), size_of(load_config(teacher_ref)), recipe, machine)
+    student, teacher = (_size_of_ref(ref) for ref in (student_ref, teacher_ref))
+    return plan_memory(student, teacher, recipe, machine, longest_prompt=longest_prompt)
+
+
+def _size_of_ref(ref: ModelRef) -> ModelSize:
+    config = load_config(ref)
+    try:
+        return size_of(config)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ModelError(
+            "model.unsupported",
+            given=f"{ref.text} is a {config.model_type} model: {error}",
+            needed="Student and teacher are decoder-only language models with attention layers.",
+            fix="Choose another model.",
+        ) from error
 
 
 def refuse_if_too_large(plan: MemoryPlan) -> None:
@@ -138,6 +170,8 @@ def _smallest_fix(largest: str) -> str:
     fixes = {
         "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
         "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
+        "reading prompts": "Set micro_batch_tokens lower; results do not change with it.",
+        "sampling": "Set slots lower.",
         "student activations": "Set micro_batch_tokens lower; results do not change with it.",
         "teacher activations": "Set micro_batch_tokens lower; results do not change with it.",
         "logits of a chunk": "Set chunk_tokens lower; results do not change with it.",

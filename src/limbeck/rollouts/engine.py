@@ -19,14 +19,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.errors import Diverged
 from limbeck.models.load import LanguageModel
-from limbeck.rollouts.plain import write_plainly
+from limbeck.rollouts.plain import finite_normalizer, write_plainly
 from limbeck.rollouts.request import Completion, Request, Written
 from limbeck.rollouts.sampling import Sampling, sample_tokens, uniform
-from limbeck.rollouts.slots import KEY_BLOCK, SlotCache, attention_mask
+from limbeck.rollouts.slots import KEY_BLOCK, SlotCache, attention_mask, kinds_of
 
 __all__ = ["Engine"]
+
+MAX_READ_TOKENS = 4096
 
 
 @dataclass
@@ -45,7 +46,14 @@ class Engine:
     """Writes answers with one model. The cache is kept between calls; the model's weights may change in between."""
 
     def __init__(
-        self, model: LanguageModel, *, stop_ids: Sequence[int], pad_id: int, num_slots: int, plain: bool = False
+        self,
+        model: LanguageModel,
+        *,
+        stop_ids: Sequence[int],
+        pad_id: int,
+        num_slots: int,
+        max_read_tokens: int = MAX_READ_TOKENS,
+        plain: bool = False,
     ) -> None:
         """
         Args:
@@ -53,13 +61,16 @@ class Engine:
             stop_ids: a token of these ends an answer and is its last token. Nothing else stops one.
             pad_id: fills short rows; never seen by an answer.
             num_slots: answers written at the same time.
+            max_read_tokens: prompt tokens read in one pass, padding counted; a longer prompt is read alone.
             plain: use transformers' `generate` instead of the slots (see `probe`).
         """
         self.model = model
         self.stop_ids = frozenset(stop_ids)
         self.pad_id = pad_id
         self.num_slots = num_slots
+        self.max_read_tokens = max_read_tokens
         self.plain = plain
+        self._layers = kinds_of(model.module.config)
         self._cache: SlotCache | None = None
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -88,9 +99,8 @@ class Engine:
         slots: list[_Slot] = []
         cache = self._cache_for(requests)
         while waiting or slots:
-            free = min(self.num_slots - len(slots), len(waiting))
-            if free:
-                fresh = [_Slot(*waiting.popleft()) for _ in range(free)]
+            fresh = self._next_to_read(waiting, self.num_slots - len(slots))
+            if fresh:
                 hidden_AH = self._read(fresh, len(slots), cache)
                 slots += fresh
             else:
@@ -98,6 +108,17 @@ class Engine:
                 hidden_AH = self._write(slots, cache)
             yield from self._sample(fresh, hidden_AH, sampling)
             self._give_back(slots, cache)
+
+    def _next_to_read(self, waiting: deque[tuple[int, Request]], num_free: int) -> list[_Slot]:
+        """The prompts that are read next: as many as there are free slots and as one pass may read."""
+        fresh: list[_Slot] = []
+        width = 0
+        while waiting and len(fresh) < num_free:
+            width = max(width, len(waiting[0][1].prompt_ids))
+            if fresh and width * (len(fresh) + 1) > self.max_read_tokens:
+                break
+            fresh.append(_Slot(*waiting.popleft()))
+        return fresh
 
     def _cache_for(self, requests: Sequence[Request]) -> SlotCache:
         longest = max((len(request.prompt_ids) + request.max_new_tokens for request in requests), default=1)
@@ -113,7 +134,7 @@ class Engine:
         device = self.model.device
         ids_BT = torch.tensor([[*prompt, *[self.pad_id] * (width - len(prompt))] for prompt in prompts], device=device)
         positions_BT = torch.arange(width, device=device).expand(len(fresh), width)
-        mask = attention_mask(positions_BT, width, self.model.dtype, self.model.module.config)
+        mask = attention_mask(positions_BT, width, self.model.dtype, self._layers)
         cache.reading(first_row, len(fresh))
         hidden_BTH = self.model.hidden(ids_BT, positions_BT, mask, cache=cache)
         for slot in fresh:
@@ -126,7 +147,7 @@ class Engine:
         device = self.model.device
         num_keys = -(-(max(slot.num_cached for slot in slots) + 1) // KEY_BLOCK) * KEY_BLOCK
         positions_A1 = torch.tensor([[slot.num_cached] for slot in slots], device=device)
-        mask = attention_mask(positions_A1, num_keys, self.model.dtype, self.model.module.config)
+        mask = attention_mask(positions_A1, num_keys, self.model.dtype, self._layers)
         cache.writing(positions_A1[:, 0], num_keys)
         ids_A1 = torch.tensor([[slot.token] for slot in slots], device=device)
         hidden_A1H = self.model.hidden(ids_A1, positions_A1, mask, cache=cache)
@@ -137,14 +158,7 @@ class Engine:
     def _sample(self, slots: list[_Slot], hidden_AH: Tensor, sampling: Sampling) -> Iterator[Written]:
         """Draw the next token of each of `slots` and record it."""
         logits_AV = self.model.head.logits(hidden_AH)
-        normalizer_A = logits_AV.logsumexp(dim=-1)
-        if not torch.isfinite(normalizer_A).all():
-            raise Diverged(
-                "rollouts.not-finite",
-                given=f"The logits of {self.model.name} are not finite numbers while it writes.",
-                needed="No token can be drawn from them: a weight is infinite or not a number.",
-                fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
-            )
+        normalizer_A = finite_normalizer(logits_AV, self.model.name)
         uniforms_A = torch.tensor(
             [uniform(slot.request.key, slot.num_written) for slot in slots], dtype=torch.float64
         ).to(logits_AV.device)

@@ -16,29 +16,45 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from limbeck.errors import Diverged
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.request import Request, Written
 from limbeck.rollouts.sampling import Sampling, sample_tokens, uniform
 
-__all__ = ["write_plainly"]
+__all__ = ["finite_normalizer", "write_plainly"]
 
 
 class _CounterSampler(LogitsProcessor):
     """Draws the next token of every row by its counters and forbids all others."""
 
-    def __init__(self, requests: Sequence[Request], sampling: Sampling, num_real: int) -> None:
+    def __init__(self, requests: Sequence[Request], sampling: Sampling, num_real: int, name: str) -> None:
         self.requests = requests
         self.sampling = sampling
         self.num_real = num_real
+        self.name = name
         self.logprobs_BT: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits_BV = scores[:, : self.num_real].float()
+        normalizer_B = finite_normalizer(logits_BV, self.name)
         position = len(self.logprobs_BT)
         uniforms_B = torch.tensor([uniform(request.key, position) for request in self.requests], dtype=torch.float64)
         ids_B1 = sample_tokens(logits_BV, uniforms_B.to(scores.device), self.sampling).unsqueeze(1)
-        self.logprobs_BT.append((logits_BV.gather(1, ids_B1) - logits_BV.logsumexp(-1, keepdim=True)).squeeze(1))
+        self.logprobs_BT.append(logits_BV.gather(1, ids_B1).squeeze(1) - normalizer_B)
         return torch.full_like(scores, -torch.inf).scatter_(1, ids_B1, 0.0)
+
+
+def finite_normalizer(logits_BV: Tensor, name: str) -> Tensor:
+    """logsumexp of each row [B]; raises Diverged if a token cannot be drawn because a logit is not a number."""
+    normalizer_B = logits_BV.logsumexp(dim=-1)
+    if not torch.isfinite(normalizer_B).all():
+        raise Diverged(
+            "rollouts.not-finite",
+            given=f"The logits of {name} are not finite numbers while it writes.",
+            needed="No token can be drawn from them: a weight is infinite or not a number.",
+            fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
+        )
+    return normalizer_B
 
 
 def write_plainly(
@@ -54,12 +70,12 @@ def write_plainly(
     for first in range(0, len(requests), batch_size):
         chunk = requests[first : first + batch_size]
         ids_BT, logprobs_BT = _generate(model, chunk, sampling, stop_ids, pad_id)
-        for offset, request in enumerate(chunk):
-            for position in range(request.max_new_tokens):
-                token = int(ids_BT[offset, position])
+        rows = zip(chunk, ids_BT.tolist(), logprobs_BT.tolist(), strict=True)
+        for offset, (request, tokens, logprobs) in enumerate(rows):
+            for position, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
                 at_limit = position + 1 == request.max_new_tokens
                 end = "stop" if token in stop_ids else "limit" if at_limit else None
-                yield Written(first + offset, token, float(logprobs_BT[offset, position]), end)
+                yield Written(first + offset, token, logprob, end)
                 if end is not None:
                     break
 
@@ -75,7 +91,7 @@ def _generate(
         [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests],
         device=model.device,
     )
-    sampler = _CounterSampler(requests, sampling, model.head.num_real)
+    sampler = _CounterSampler(requests, sampling, model.head.num_real, model.name)
     config = GenerationConfig(
         max_new_tokens=max(request.max_new_tokens for request in requests),
         do_sample=False,

@@ -11,6 +11,7 @@ Shapes  S = slots, A = slots in use, B = prompts read together, T = positions, K
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.cache_utils import Cache
 
-__all__ = ["SlotCache", "attention_mask", "window_of"]
+__all__ = ["LayerKinds", "SlotCache", "attention_mask", "kinds_of"]
 
 # Key positions grow in blocks, so that attention sees few distinct shapes.
 KEY_BLOCK = 32
@@ -76,36 +77,44 @@ class SlotCache(Cache):
         return 0  # positions are always explicit; a model must not add an offset of its own
 
 
-def window_of(config: PretrainedConfig) -> tuple[frozenset[str], int | None]:
-    """The kinds of attention layer in a model and its sliding window, if any layer has one."""
+@dataclass(frozen=True)
+class LayerKinds:
+    """The kinds of attention layer in a model, and its sliding window if a layer has one."""
+
+    kinds: frozenset[str]
+    window: int | None
+
+
+def kinds_of(config: PretrainedConfig) -> LayerKinds:
+    """The layers of a model, from its configuration."""
     settings = config.get_text_config().to_dict()
     window = settings.get("sliding_window")
     kinds = settings.get("layer_types")
     if kinds is None:
         kinds = ["full_attention"] if window is None else ["sliding_attention"]
-    return frozenset(kinds), window if "sliding_attention" in kinds else None
+    return LayerKinds(frozenset(kinds), window if "sliding_attention" in kinds else None)
 
 
 def attention_mask(
-    query_positions_BT: Tensor, num_keys: int, dtype: torch.dtype, config: PretrainedConfig
+    query_positions_BT: Tensor, num_keys: int, dtype: torch.dtype, layers: LayerKinds
 ) -> Tensor | dict[str, Tensor]:
     """Which of the key positions 0..num_keys-1 each query may see, as numbers to add to the attention scores.
 
     Returns [B, 1, T, num_keys]: 0 where key <= query (and query - key < window in a sliding layer), the lowest
     finite number elsewhere. Models that mix kinds of layer get one mask for each kind.
     """
-    kinds, window = window_of(config)
-    distance_BTK = query_positions_BT.unsqueeze(2) - torch.arange(num_keys, device=query_positions_BT.device)
+    query_BT1 = query_positions_BT.unsqueeze(2)
+    key_K = torch.arange(num_keys, device=query_positions_BT.device)
     lowest = torch.finfo(dtype).min
 
-    def additive(visible_BTK: Tensor) -> Tensor:
-        mask_BTK = torch.zeros(visible_BTK.shape, dtype=dtype, device=visible_BTK.device)
-        return mask_BTK.masked_fill_(~visible_BTK, lowest).unsqueeze(1)
+    def additive(hidden_BTK: Tensor) -> Tensor:
+        mask_BTK = torch.zeros(hidden_BTK.shape, dtype=dtype, device=hidden_BTK.device)
+        return mask_BTK.masked_fill_(hidden_BTK, lowest).unsqueeze(1)
 
-    causal_BTK = distance_BTK >= 0
-    if window is None:
-        return additive(causal_BTK)
-    sliding = additive(causal_BTK & (distance_BTK < window))
-    if kinds == {"sliding_attention"}:
+    later_BTK = key_K > query_BT1
+    if layers.window is None:
+        return additive(later_BTK)
+    sliding = additive(later_BTK | (key_K <= query_BT1 - layers.window))
+    if layers.kinds == {"sliding_attention"}:
         return sliding
-    return {"full_attention": additive(causal_BTK), "sliding_attention": sliding}
+    return {"full_attention": additive(later_BTK), "sliding_attention": sliding}

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from limbeck.errors import Diverged, Refusal
@@ -64,13 +63,17 @@ def save_checkpoint(folder: Path, state: TrainState) -> Path:
     beside = folder / f".tmp-{state.step}-{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
-    files = {name: _write(beside / name, save_tensors(tensors)) for name, tensors in contents.items()}
-    _write(beside / MANIFEST, json.dumps({"step": state.step, "files": files}, indent=1).encode())
-    _sync_folder(beside)
+    for name, tensors in contents.items():
+        save_file(tensors, beside / name)
+    files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
+    (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
+    for name in (*contents, MANIFEST):
+        _sync(beside / name)
+    _sync(beside)
     if target.exists():
         shutil.rmtree(target)
     beside.rename(target)
-    _sync_folder(folder)
+    _sync(folder)
     for old in _steps(folder)[NUM_KEPT:]:
         shutil.rmtree(old)
     return target
@@ -89,8 +92,8 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
 
 def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
     """Put weights, moments and step back into `state`, in place."""
-    weights = load_tensors((checkpoint.path / STUDENT).read_bytes())
-    moments = load_tensors((checkpoint.path / OPTIMIZER).read_bytes())
+    weights = load_file(checkpoint.path / STUDENT)
+    moments = load_file(checkpoint.path / OPTIMIZER)
     own = dict(_trainable(state.student.module))
     if weights.keys() != own.keys():
         differing = sorted(weights.keys() ^ own.keys())
@@ -127,16 +130,14 @@ def _moments(state: TrainState) -> dict[str, Tensor]:
     }
 
 
-def _write(path: Path, content: bytes) -> dict[str, int | str]:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file, or the list of a folder's files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -150,13 +151,14 @@ def _steps(folder: Path) -> list[Path]:
 
 def _damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
-    manifest = path / MANIFEST
-    if not manifest.is_file():
-        return "no manifest"
-    for name, expected in json.loads(manifest.read_text())["files"].items():
+    try:
+        files = json.loads((path / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        return f"no readable {MANIFEST}"
+    for name, expected in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if hashlib.sha256(file.read_bytes()).hexdigest() != expected["sha256"]:
+        if _hash(file) != expected["sha256"]:
             return f"{name} differs from its hash"
     return None

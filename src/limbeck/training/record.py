@@ -89,18 +89,16 @@ def _worst_tokens(prompts: Sequence[Prompt], readings: Sequence[tuple[MicroBatch
     found: list[WorstToken] = []
     for batch, reading in readings:
         index_N = reading.divergence_N.topk(min(NUM_WORST_TOKENS, len(reading.divergence_N))).indices
-        starts_N = _position_in_answer(batch.tokens.row_N)
-        found += [
-            WorstToken(
-                source=prompts[batch.rows[int(batch.tokens.row_N[index])]].source,
-                position=int(starts_N[index]),
-                token=int(batch.tokens.targets_N[index]),
-                divergence=float(reading.divergence_N[index]),
-                student_logprob=float(reading.student_logp_N[index]),
-                teacher_logprob=float(reading.teacher_logp_N[index]),
-            )
-            for index in index_N.tolist()
-        ]
+        columns = (
+            batch.tokens.row_N,
+            _position_in_answer(batch.tokens.row_N),
+            batch.tokens.targets_N,
+            reading.divergence_N,
+            reading.student_logp_N,
+            reading.teacher_logp_N,
+        )
+        for row, position, token, *nats in zip(*(column_N[index_N].tolist() for column_N in columns), strict=True):
+            found.append(WorstToken(prompts[batch.rows[row]].source, position, token, *nats))
     found.sort(key=lambda worst: -worst.divergence)
     return tuple(found[:NUM_WORST_TOKENS])
 

@@ -29,7 +29,7 @@ from limbeck.data.chat import (
 )
 from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import split_held_out
-from limbeck.errors import ModelError, Refusal
+from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.machine import Machine
 from limbeck.models.load import LanguageModel, load_config, load_generation_config, load_model, load_tokenizer
 from limbeck.models.refs import ModelRef, parse_ref
@@ -99,14 +99,14 @@ def prepare_material(recipe: Recipe) -> Material:
         student_name=student_ref.text,
         teacher_name=teacher_ref.text,
     )
-    stop = stop_ids(student_tokenizer, load_generation_config(student_ref), template)
+    stop = stop_ids(student_tokenizer, load_generation_config(student_ref), template, recipe.template_options)
     stop_notes = _compare_with_teachers_stops(stop, student_tokenizer, teacher_tokenizer, student_ref, teacher_ref)
     rows = read_rows(Path(recipe.prompts))
     held_out_file = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
     split = split_held_out(rows.rows, held_out_file)
     train, held_out = (_render(part, student_tokenizer, template, recipe) for part in (split.train, split.held_out))
     prompts = (*train.prompts, *held_out.prompts)
-    _refuse_unshared(stop, prompts, vocabulary, student_tokenizer)
+    _refuse_unshared(stop, prompts, vocabulary, student_tokenizer, teacher_tokenizer)
     for ref in (student_ref, teacher_ref):
         _refuse_too_long(ref, max(len(prompt.ids) for prompt in prompts), recipe)
     return Material(
@@ -162,6 +162,7 @@ def make_engine(model: LanguageModel, writing: WritingMethod, material: Material
         stop_ids=material.stop.ids,
         pad_id=material.pad_id,
         num_slots=recipe.slots,
+        max_read_tokens=recipe.micro_batch_tokens,
         plain=writing.plain,
     )
 
@@ -190,29 +191,36 @@ def _compare_with_teachers_stops(
     student_ref: ModelRef,
     teacher_ref: ModelRef,
 ) -> tuple[str, ...]:
-    """Notes on how the teacher ends its turns by its own template, if it has one."""
+    """Notes on how the teacher ends its turns by its own template, which the run itself may not use at all."""
     if teacher_tokenizer.chat_template is None:
         return ()
     names = {"student_name": student_ref.text, "teacher_name": teacher_ref.text}
-    own_template = choose_template("teacher", student_tokenizer, teacher_tokenizer, **names)
-    own_stop = stop_ids(teacher_tokenizer, load_generation_config(teacher_ref), own_template)
+    try:
+        own_template = choose_template("teacher", student_tokenizer, teacher_tokenizer, **names)
+        own_stop = stop_ids(teacher_tokenizer, load_generation_config(teacher_ref), own_template, {})
+    except LimbeckError as error:
+        return (f"How {teacher_ref.text} ends a turn by its own template could not be found out: {error.given}",)
     return compare_stops(student_tokenizer, stop, own_stop, **names)
 
 
 def _refuse_unshared(
-    stop: StopSet, prompts: Sequence[Prompt], vocabulary: VocabularyComparison, tokenizer: PreTrainedTokenizerBase
+    stop: StopSet,
+    prompts: Sequence[Prompt],
+    vocabulary: VocabularyComparison,
+    tokenizer: PreTrainedTokenizerBase,
+    teacher_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Both models must know every id of the prompts and every stop token."""
-    num_shared = vocabulary.num_shared
-    where = {prompt.source: max(prompt.ids) for prompt in prompts if max(prompt.ids) >= num_shared}
-    where |= {"the stop tokens": max(stop.ids)} if max(stop.ids) >= num_shared else {}
-    if not where:
+    known = {token for token in teacher_tokenizer.get_vocab().values() if token < vocabulary.num_shared}
+    places = [("the stop tokens", stop.ids), *((prompt.source, prompt.ids) for prompt in prompts)]
+    unknown = {source: next(token for token in ids if token not in known) for source, ids in places if set(ids) - known}
+    if not unknown:
         return
-    source, token = next(iter(where.items()))
+    source, token = next(iter(unknown.items()))
     raise Refusal(
         "vocabulary.unshared-token",
-        given=f"{len(where)} places use ids beyond the {num_shared} that both models know; the first is {source} with "
-        f"id {token}, {tokenizer.convert_ids_to_tokens(token)!r}.",
+        given=f"{len(unknown)} places use ids that the teacher does not know; the first is {source} with id {token}, "
+        f"{tokenizer.convert_ids_to_tokens(token)!r}.",
         needed="The teacher has to read every token of a prompt and to judge every token of an answer.",
         fix="Choose a template without this token (template: teacher, or a file), or a teacher that knows it.",
     )
@@ -229,6 +237,6 @@ def _refuse_too_long(ref: ModelRef, longest_prompt: int, recipe: Recipe) -> None
         given=f"The longest prompt has {longest_prompt} tokens and a practice answer up to "
         f"{recipe.max_practice_tokens}, together {max_length}; {ref.text} has {limit} positions.",
         needed="Every position of prompt and answer needs a place in both models.",
-        fix=f"Set max_practice_tokens to at most {limit - longest_prompt}, or max_prompt_tokens lower with "
-        "long_prompts: skip.",
+        fix=(f"Set max_practice_tokens to at most {limit - longest_prompt}, or s" if limit > longest_prompt else "S")
+        + f"et max_prompt_tokens below {limit} with long_prompts: skip.",
     )

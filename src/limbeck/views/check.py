@@ -90,7 +90,7 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
             )
         ]
     )
-    printer.say(f"They split text alike: {vocabulary.num_shared} ids are shared, and both heads are cut to them.")
+    printer.say(f"{vocabulary.num_shared} ids are shared and name the same tokens; both heads are cut to them.")
     printer.say(f"An answer ends with {' or '.join(map(str, tokens))}. Template: {material.template.origin}.")
 
 
@@ -119,6 +119,6 @@ def size_text(num_bytes: int) -> str:
 
 
 def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:
-    """What the machine gives, and which environment variables have a say (names, never the values of secrets)."""
+    """What the machine gives, and which environment variables have a say."""
     printer.table([{"what": name.replace("_", " "), "here": value} for name, value in machine.items()])
     printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))

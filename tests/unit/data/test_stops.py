@@ -16,7 +16,7 @@ END_OF_TEXT, START, END = 0, 1, 2
 
 def stops(tokenizer: PreTrainedTokenizerFast, eos: int | list[int] | None, *, configured: bool = True) -> StopSet:
     template = choose_template("student", tokenizer, None, student_name="student", teacher_name="teacher")
-    return stop_ids(tokenizer, GenerationConfig(eos_token_id=eos) if configured else None, template)
+    return stop_ids(tokenizer, GenerationConfig(eos_token_id=eos) if configured else None, template, {})
 
 
 def test_every_stop_id_of_the_config_and_the_end_of_turn_stop() -> None:

@@ -71,6 +71,11 @@ def test_a_share_of_no_gap_is_undefined():
     assert gap_recovered(list(student), list(teacher), list(teacher)) is None
 
 
+def test_a_gap_that_vanishes_in_a_resample_gives_no_bounds_that_are_no_numbers():
+    student, teacher, distilled = [False] * 20, [True] * 4 + [False] * 16, [True] * 2 + [False] * 18
+    assert gap_recovered(student, teacher, distilled) is None
+
+
 def test_intervals_are_reproducible():
     sums, tokens = [1.0, 2.0, 5.0, 3.3, 0.7, 8.1, 2.2], [3, 4, 5, 7, 2, 9, 4]
     assert mean_per_token(sums, tokens, seed=3) == mean_per_token(sums, tokens, seed=3)

@@ -21,7 +21,9 @@ def findings(objective=None, teacher=None, student=None):
     objective = objective or Objective()
     return {
         finding.name: finding
-        for finding in certify(student, teacher or tiny_model(seed=1), engine, random_prompts(6), objective)
+        for finding in certify(
+            student, teacher or tiny_model(seed=1), engine, random_prompts(6), objective, chunk_tokens=64
+        )
     }
 
 
@@ -62,3 +64,7 @@ def test_positions_off_by_one_are_found(monkeypatch):
 
     monkeypatch.setattr(LanguageModel, "completion_hidden", moved)
     assert not findings()["engine"].passed
+
+
+def test_a_teacher_that_is_the_student_is_no_failure():
+    assert all(finding.passed for finding in findings(teacher=tiny_model(seed=0)).values())

@@ -62,3 +62,16 @@ def test_a_sign_that_went_and_came_back_is_said_again():
     ill = {"empty_share": 0.5}
     records = history(0, 5, **ill) + history(3, 5, **ill)
     assert codes(records) == ["guard.empty"]
+
+
+def test_a_growing_limit_is_no_alarm():
+    """Short limits cut most answers off by design, and longer limits make longer answers."""
+    growing = [
+        replace(
+            HEALTHY, step=number + 1, practice_limit=16 + 4 * number, mean_length=16.0 + 4 * number, cut_off_share=1.0
+        )
+        for number in range(20)
+    ]
+    assert all(not codes(growing[: number + 1]) for number in range(20))
+    full = growing + [replace(growing[-1], step=21 + number) for number in range(4)]
+    assert codes(full) == ["guard.cut-off"]

@@ -18,8 +18,14 @@ QWEN_HALF_B = Qwen2Config(
 )  # fmt: skip
 
 
-def plan_of(**settings):
-    return plan_memory(size_of(QWEN_HALF_B), size_of(QWEN_3B), recipe_of(**settings), probe_machine("cpu"))
+def plan_of(longest_prompt=100, **settings):
+    return plan_memory(
+        size_of(QWEN_HALF_B),
+        size_of(QWEN_3B),
+        recipe_of(**settings),
+        probe_machine("cpu"),
+        longest_prompt=longest_prompt,
+    )
 
 
 def test_a_3b_teacher_in_bf16_takes_about_6_gb():
@@ -35,7 +41,7 @@ def test_the_student_takes_four_times_its_weights():
 
 
 def test_the_cache_is_counted_by_hand():
-    plan = plan_of(slots=10, max_prompt_tokens=100, max_practice_tokens=28)
+    plan = plan_of(longest_prompt=100, slots=10, max_practice_tokens=28)
     # keys and values, 10 slots of 128 positions, 24 layers, 2 heads of 64, 4 bytes
     assert plan.components["key/value cache"] == 2 * 10 * 128 * 24 * 2 * 64 * 4
 

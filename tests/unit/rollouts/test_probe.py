@@ -15,7 +15,7 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.rollouts.slots import window_of
+from limbeck.rollouts.slots import LayerKinds, kinds_of
 from pairs import language_model, random_prompts, tiny_model
 
 SMALL = {
@@ -78,9 +78,9 @@ def test_these_architectures_write_in_slots(name):
 def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
     """Without its window the same architecture is found out: the probe is longer than the window."""
     model = model_of(*SERVED[name])
-    assert window_of(model.module.config)[1] == 12
-    kinds = window_of(model.module.config)[0]
-    monkeypatch.setattr("limbeck.rollouts.slots.window_of", lambda config: (kinds, 10**6))
+    layers = kinds_of(model.module.config)
+    assert layers.window == 12
+    monkeypatch.setattr("limbeck.rollouts.engine.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.plain
     assert "disagree" in method.reason
@@ -116,3 +116,20 @@ def test_a_model_that_agrees_with_itself_in_no_way_is_refused(monkeypatch):
     monkeypatch.setattr(model.module.model, "forward", forward)
     with pytest.raises(Refusal, match="nats away from its own plain forward pass"):
         choose_method(model, max_length=64, pad_id=0)
+
+
+def test_a_deep_bf16_model_is_not_refused_for_its_rounding():
+    config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 36, "initializer_range": 0.2})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    assert not choose_method(language_model(module, tiny_tokenizer()), max_length=64, pad_id=0).plain
+
+
+def test_running_out_of_memory_is_not_taken_for_an_architecture(monkeypatch):
+    def exhausted(self, requests, sampling):
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(Engine, "generate", exhausted)
+    with pytest.raises(torch.OutOfMemoryError):
+        choose_method(tiny_model(), max_length=64, pad_id=0)

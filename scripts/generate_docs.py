@@ -19,7 +19,7 @@ from limbeck.recipe.explain import explain, setting_names
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
-    *("demo", "train", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
+    *("demo", "train", "resume", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
     *("runs", "show", "chat", "doctor"),
 )
 

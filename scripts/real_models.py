@@ -45,7 +45,7 @@ STUDENT_LAYERS = 10
 
 # Sampling at temperature 1, the unlikely tail left out: what the student is healed on should be clean.
 TEACHER_TEXT = {"max_tokens": 96, "top_k": 64, "top_p": 0.95, "num_rows": 100}
-HEALING = {"epochs": 4, "num_rows": 16, "learning_rate": 1e-3, "warmup_steps": 20, "seed": 0}
+HEALING = {"epochs": 3, "num_rows": 16, "learning_rate": 1e-3, "warmup_steps": 10, "seed": 0}
 
 # Of glibc's mallopt.
 M_MMAP_THRESHOLD = -3
@@ -127,7 +127,7 @@ class PairBuilder:
             real_text.save_texts(texts, folder / f"{name}.jsonl")
             longest = max(len(prompt) for prompt in prompts)
             figures[name] = {"longest_prompt_tokens": longest, **real_text.describe(texts, tokenizer.eos_token_id)}
-            print(f"  {name}: {figures[name]}")
+            say(f"  {name}: {figures[name]}")
         return figures
 
     def make_student(self, folder: Path) -> Mapping[str, object]:
@@ -139,16 +139,16 @@ class PairBuilder:
         held_out = real_text.load_texts(self.folder / "teacher_text" / "held_out.jsonl")
         student = real_healing.cut(teacher, STUDENT_LAYERS)
         before, _ = real_healing.examine(student, teacher, held_out)
-        print(f"  cut:    {before}")
-        real_healing.heal(student, teacher, texts, real_healing.Healing(**HEALING), print)
+        say(f"  cut:    {before}")
+        real_healing.heal(student, teacher, texts, real_healing.Healing(**HEALING), say)
         after, answers = real_healing.examine(student, teacher, held_out)
-        print(f"  healed: {after}")
+        say(f"  healed: {after}")
         samples = [
             {"prompt": tokenizer.decode(list(text.prompt)), "answer": tokenizer.decode(list(text.answer))}
             for text in answers[:8]
         ]
         for sample in samples:
-            print(f"    {sample['answer']!r}")
+            say(f"    {sample['answer']!r}")
         student.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return {"cut": before, "healed": after, "samples": samples}
@@ -162,6 +162,10 @@ class PairBuilder:
     def questions(self, name: str) -> list[str]:
         lines = (self.folder / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line)["prompt"][0]["content"] for line in lines]
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def versions() -> dict[str, str]:
@@ -192,7 +196,7 @@ def build(folder: Path) -> bool:
     if cache.is_complete():
         return False
     prepare_torch()
-    cache.build_missing(versions, print)
+    cache.build_missing(versions, say)
     return True
 
 
@@ -203,7 +207,7 @@ def main() -> None:
     state = "built" if build(folder) else "already there"
     print(f"{state}: {folder}")
     for name in ("teacher", "student", "prompts"):
-        print(f"  {name:8} {folder / name}")
+        say(f"  {name:8} {folder / name}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limbeck.objectives.divergence import divergence, kl_mix, soft_targets
     from limbeck.objectives.fused import fused_divergence
     from limbeck.objectives.topk import topk_divergence
-    from limbeck.verbs import chat, check, demo, train
+    from limbeck.verbs import chat, check, demo, resume, train
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "divergence",
     "fused_divergence",
     "kl_mix",
+    "resume",
     "soft_targets",
     "topk_divergence",
     "train",
@@ -41,6 +42,7 @@ _HOMES = {
     "divergence": "limbeck.objectives.divergence",
     "fused_divergence": "limbeck.objectives.fused",
     "kl_mix": "limbeck.objectives.divergence",
+    "resume": "limbeck.verbs",
     "soft_targets": "limbeck.objectives.divergence",
     "topk_divergence": "limbeck.objectives.topk",
     "train": "limbeck.verbs",

@@ -40,6 +40,7 @@ Overrides = Annotated[
 ]
 Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line, for programs.", negative=())]
 Origin = Annotated[bool, Parameter(help="Say where each value came from.", negative=())]
+RunName = Annotated[str, Parameter(help="Its name, or the path of its folder.")]
 Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 
 
@@ -89,6 +90,22 @@ def train(
 
 
 @app.command
+def resume(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
+    """Go on with a stopped run from its last checkpoint."""
+    from limbeck import verbs
+    from limbeck.views.live import on_screen
+    from limbeck.views.runs import show_run
+
+    if as_json:
+        verbs.resume(run, workspace=workspace, listen=_print_json)
+        return
+    printer = Printer()
+    with on_screen(printer) as screen:
+        done = verbs.resume(run, workspace=workspace, listen=screen.take, watch=screen.phase)
+    show_run(printer, done)
+
+
+@app.command
 def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
     from limbeck import verbs
@@ -134,13 +151,14 @@ def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
 
 @app.command
 def show(
-    run: Annotated[str, Parameter(help="Its name, or the path of its folder.")],
+    run: RunName,
     *,
     workspace: Workspace = Path(),
     as_json: Json = False,
 ) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
-    from limbeck.views.runs import find_run, show_run
+    from limbeck.runs.store import find_run
+    from limbeck.views.runs import show_run
 
     found = find_run(run, workspace)
     if as_json:

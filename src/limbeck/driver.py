@@ -14,18 +14,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
 from limbeck.data.chat import Prompt
-from limbeck.errors import LimbeckError, Stopped
+from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.answers import answer_prompts, text_of
 from limbeck.evaluation.held_out import TextMeasure, measure_text
 from limbeck.machine import Machine, peak_memory_bytes, use_machine
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import plan_for, refuse_if_too_large
-from limbeck.recipe.files import LoadedRecipe, write_recipe
+from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
@@ -34,11 +35,13 @@ from limbeck.routes.on_policy import objective_of, sampling_of, train
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
-from limbeck.training.checkpoint import save_checkpoint
+from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from limbeck.training.setup import Material, Models, load_models, make_engine, make_state, prepare_material
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["train_run"]
+__all__ = ["resume_run", "train_run"]
+
+HELD_OUT_TEACHER = "held-out-teacher"
 
 Listener = Callable[[Mapping[str, object]], None]
 
@@ -58,36 +61,66 @@ def train_run(
             later the run is marked as failed or stopped first.
     """
     recipe = loaded.recipe
-    objective_of(recipe)  # refuses what it cannot be
+    machine, material = _prepare(recipe)
+    with Run.create(Path(recipe.workspace), recipe.name) as run, _ending(_Log(run, listen)) as log:
+        _drive(run, log, recipe, material, machine, watch, None)
+    return run
+
+
+def resume_run(
+    run: Run, listen: Listener = lambda event: None, watch: Callable[[str], None] = lambda phase: None
+) -> Run:
+    """Go on with a run from its newest checkpoint that verifies, with the recipe in its folder.
+
+    Raises:
+        Refusal: the run is done, has no checkpoint, or its prompts or models are no longer what they were.
+    """
+    checkpoint = latest_checkpoint(run.checkpoints_path)
+    if run.status().state == "done" or checkpoint is None:
+        raise Refusal(
+            "run.nothing-to-resume",
+            given=f"{run.name} is done." if checkpoint else f"{run.name} has no checkpoint that can be read.",
+            needed="A run goes on from its last checkpoint to its last step.",
+            fix="Train again under another name: limbeck train " + str(run.recipe_path) + " --set name=NAME.",
+        )
+    recipe = load_recipe(run.recipe_path, [], {}).recipe
+    machine, material = _prepare(recipe)
+    with run, _ending(_Log(run, listen)) as log:
+        _drive(run, log, recipe, material, machine, watch, checkpoint)
+    return run
+
+
+def _prepare(recipe: Recipe) -> tuple[Machine, Material]:
+    """Whatever can be refused before a run folder exists or a weight is read."""
+    objective_of(recipe)
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     pair = (material.student_ref, material.teacher_ref)
     refuse_if_too_large(plan_for(*pair, recipe, machine, longest_prompt=material.longest_prompt))
-    with Run.create(Path(recipe.workspace), recipe.name) as run:
-        log = _Log(run, listen)
-        try:
-            _drive(run, log, recipe, material, machine, watch)
-        except Stopped as stopped:
-            log.write("stopped", text=str(stopped), code=stopped.code)
-            raise
-        except KeyboardInterrupt:
-            log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
-            raise
-        except torch.OutOfMemoryError as error:
-            stopped = _out_of_memory(error)
-            log.write("stopped", text=str(stopped), code=stopped.code)
-            raise stopped from error
-        except OSError as error:
-            stopped = write_failed(run.path, error)
-            log.write("stopped", text=str(stopped), code=stopped.code)
-            raise stopped from error
-        except LimbeckError as error:
-            log.write("failed", text=str(error), code=error.code)
-            raise
-        except BaseException as error:
-            log.write("failed", text=f"{type(error).__name__}: {error}", code="unexpected")
-            raise
-    return run
+    return machine, material
+
+
+@contextmanager
+def _ending(log: _Log) -> Generator[_Log]:
+    """Whatever ends a run before its last step is the last event of its log."""
+    try:
+        yield log
+    except Stopped as stopped:
+        log.write("stopped", text=str(stopped), code=stopped.code)
+        raise
+    except KeyboardInterrupt:
+        log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
+        raise
+    except (torch.OutOfMemoryError, OSError) as error:
+        stopped = write_failed(log.run.path, error) if isinstance(error, OSError) else _out_of_memory(error)
+        log.write("stopped", text=str(stopped), code=stopped.code)
+        raise stopped from error
+    except LimbeckError as error:
+        log.write("failed", text=str(error), code=error.code)
+        raise
+    except BaseException as error:
+        log.write("failed", text=f"{type(error).__name__}: {error}", code="unexpected")
+        raise
 
 
 @dataclass(frozen=True)
@@ -102,24 +135,36 @@ class _Log:
 
 
 def _drive(
-    run: Run, log: _Log, recipe: Recipe, material: Material, machine: Machine, watch: Callable[[str], None]
+    run: Run,
+    log: _Log,
+    recipe: Recipe,
+    material: Material,
+    machine: Machine,
+    watch: Callable[[str], None],
+    checkpoint: Checkpoint | None,
 ) -> None:
-    """The run from its first event to its last."""
+    """The run from its first event, or from a checkpoint, to its last."""
     log.write("phase", phase="loading models")
     models = load_models(material, recipe, machine)
     provenance = _provenance(material, models, machine)
-    write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
-    _store_prompts(run, material)
-    objective = objective_of(recipe)
-    log.write("start", run=run.name, steps=recipe.steps, objective=objective.describe(), **provenance)
-    for note in (*material.notes, *_writing_notes(models)):
-        log.write("note", text=note)
     state = make_state(models, material, recipe, watch)
+    if checkpoint is None:
+        write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
+        _store_prompts(run, material)
+    else:
+        _refuse_changed(run, provenance)
+        load_checkpoint(checkpoint, state)
+    about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": objective_of(recipe).describe()}
+    log.write("start", **about, **provenance)
+    passed_over = () if checkpoint is None else checkpoint.passed_over
+    for note in (*material.notes, *_writing_notes(models), *passed_over):
+        log.write("note", text=note)
     teacher = LocalTeacher(models.teacher)
     held_out = _held_out(run, log, recipe, material, models)
     history: list[StepRecord] = []
     with _stop_signals(log) as stop_asked:
-        _evaluate(run, log, recipe, state, teacher, held_out)
+        if checkpoint is None:
+            _evaluate(run, log, recipe, state, teacher, held_out)
         for record in train(state, teacher, material.train.prompts, recipe):
             history.append(record)
             log.write("step", **_step_fields(record, models, machine))
@@ -153,12 +198,28 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
     )
 
 
+def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
+    """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
+    first = next(event for event in run.read_events() if event["kind"] == "start")
+    names = ("student", "teacher", "prompts", "template", "vocabulary", "stop_ids", "pad_id")
+    now = json.loads(json.dumps({name: provenance[name] for name in names}))
+    changed = [name for name in names if now[name] != first[name]]
+    if changed:
+        raise Refusal(
+            "run.changed",
+            given=f"Since {run.name} began, its {' and its '.join(changed)} changed, for example from "
+            f"{first[changed[0]]} to {now[changed[0]]}.",
+            needed="A continued run is the same run: the same prompts, template and models.",
+            fix="Put them back, or start a new run.",
+        )
+
+
 def _stopped(run: Run, step: int, steps: int) -> Stopped:
     return Stopped(
         "run.stopped",
         given=f"The run was asked to stop and did after step {step} of {steps}.",
         needed="Nothing is lost: the student and the optimizer of that step are saved.",
-        fix=f"They lie in {run.checkpoints_path}.",
+        fix=f"limbeck resume {run.path} goes on from there.",
     )
 
 
@@ -177,6 +238,10 @@ def _held_out(run: Run, log: _Log, recipe: Recipe, material: Material, models: M
     """Choose the evaluation's prompts, the same for every run on this file, and let the teacher answer them once."""
     by_content = sorted(material.held_out.prompts, key=lambda prompt: (prompt.content_hash, prompt.occurrence))
     prompts = tuple(by_content[: recipe.held_out_sample])
+    if HELD_OUT_TEACHER in run.answer_sets():  # a continued run keeps the text that it measured so far
+        rows: dict[object, dict[str, Any]] = {row["prompt_hash"]: row for row in run.read_answers(HELD_OUT_TEACHER)}
+        stored = [rows[prompt.content_hash] for prompt in prompts]
+        return _HeldOut(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
     log.write("phase", phase="teacher answers held-out prompts")
     engine = make_engine(models.teacher, models.teacher_writing, material, recipe)
     answers = answer_prompts(
@@ -187,7 +252,7 @@ def _held_out(run: Run, log: _Log, recipe: Recipe, material: Material, models: M
         purpose=Purpose.TEACHER,
         seed=recipe.seed,
     )
-    run.write_answers("held-out-teacher", _answer_rows(engine, prompts, answers))
+    run.write_answers(HELD_OUT_TEACHER, _answer_rows(engine, prompts, answers))
     return _HeldOut(prompts, tuple(answers))
 
 

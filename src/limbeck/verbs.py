@@ -9,14 +9,14 @@ from pathlib import Path
 
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
-from limbeck.driver import train_run
+from limbeck.driver import resume_run, train_run
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.sampling import Sampling
-from limbeck.runs.store import Run
+from limbeck.runs.store import Run, find_run
 
-__all__ = ["chat", "check", "demo", "doctor", "plan", "train"]
+__all__ = ["chat", "check", "demo", "doctor", "plan", "resume", "train"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -45,6 +45,17 @@ def train(
         LimbeckError: see the message; `exit_code` is what the command line would exit with.
     """
     return train_run(load_recipe(Path(recipe), list(overrides), os.environ), listen, watch)
+
+
+def resume(
+    run: str | Path,
+    *,
+    workspace: str | Path = ".",
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> Run:
+    """Go on with a stopped run, by its name or folder, from its last checkpoint."""
+    return resume_run(find_run(str(run), Path(workspace)), listen, watch)
 
 
 def plan(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:

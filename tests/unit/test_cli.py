@@ -69,7 +69,8 @@ def test_check_shows_rows_pair_memory_and_certificate(tmp_path, capsys):
     shown = capsys.readouterr().out
     for expected in (
         "rows.jsonl:", "<|im_start|>user", "300 ids are shared and name the same tokens", "slots",
-        "teacher weights", "fits", "KL(student‖teacher)", "student as its own teacher", "fused", "The template adds no system text",
+        "teacher weights", "fits", "KL(student‖teacher)", "student as its own teacher", "fused",
+        "The template adds no system text",
     ):  # fmt: skip
         assert expected in shown, expected
     assert shown.count("ok") >= 5

@@ -12,7 +12,7 @@ import transformers
 
 from builders import CHATML, OTHER_CORPUS, prompt_row, tiny_llama, tiny_tokenizer
 from limbeck import driver
-from limbeck.driver import train_run
+from limbeck.driver import resume_run, train_run
 from limbeck.errors import Diverged, LimbeckError, ModelError, RecipeError, Refusal, Stopped, VocabularyMismatch
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
@@ -320,3 +320,74 @@ def test_a_practice_limit_beyond_the_models_positions_is_refused_before_a_weight
     monkeypatch.setattr("limbeck.training.setup.load_model", _refuse)
     with pytest.raises(ModelError, match=r"has 512 positions.*max_practice_tokens to at most 4\d\d"):
         run(write_pair(tmp_path), "max_practice_tokens=600")
+
+
+def stopped_at(step):
+    def interrupt(event):
+        if event["kind"] == "step" and event["step"] == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return interrupt
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "halves").mkdir()
+    whole = run(write_pair(tmp_path / "whole", steps=6))
+    with pytest.raises(Stopped):
+        run(write_pair(tmp_path / "halves", steps=6), listen=stopped_at(3))
+    done = resume_run(Run.open(tmp_path / "halves" / "runs" / "tiny"))
+    assert done.status().state == "done"
+    assert of_kind(done, "done")[0]["weights"] == of_kind(whole, "done")[0]["weights"]
+    assert [event["loss"] for event in of_kind(done, "step")] == [event["loss"] for event in of_kind(whole, "step")]
+    assert [event["step"] for event in of_kind(done, "start")] == [0, 3]
+    last = [of_kind(each, "evaluation")[-1] for each in (done, whole)]
+    assert last[0]["teacher_text_loss"] == last[1]["teacher_text_loss"]
+    with pytest.raises(Refusal, match="is done"):
+        resume_run(done)
+
+
+@pytest.mark.report("TH-01")
+def test_a_failed_run_goes_on_from_the_last_healthy_checkpoint(tmp_path, monkeypatch):
+    own_train = driver.train
+
+    def breaking_train(state, *rest):
+        for record in own_train(state, *rest):
+            if record.step == 5:
+                with torch.no_grad():
+                    state.student.module.model.layers[0].mlp.up_proj.weight[0, 0] = torch.inf
+            yield record
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "train", breaking_train)
+        with pytest.raises(Diverged):
+            run(write_pair(tmp_path, steps=8, evaluate_every=2))
+    done = resume_run(Run.open(tmp_path / "runs" / "tiny"))
+    assert of_kind(done, "start")[-1]["step"] == 4
+    assert done.status().state == "done"
+    assert all(torch.isfinite(parameter).all() for parameter in result_of(done).parameters())
+
+
+@pytest.mark.parametrize("what", ["prompts", "teacher"])
+def test_a_run_whose_prompts_or_models_changed_does_not_go_on(tmp_path, what):
+    with pytest.raises(Stopped):
+        run(write_pair(tmp_path, steps=6), listen=stopped_at(2))
+    if what == "prompts":
+        with (tmp_path / "rows.jsonl").open("a") as file:
+            file.write(json.dumps(prompt_row("a new question")) + "\n")
+    else:
+        tiny_llama(tiny_tokenizer(), scale=4.0, seed=7).save_pretrained(tmp_path / "teacher")
+    with pytest.raises(Refusal, match=f"its {what} changed"):
+        resume_run(Run.open(tmp_path / "runs" / "tiny"))
+
+
+def test_a_run_without_a_checkpoint_cannot_go_on(tmp_path):
+    tokenizer = tiny_tokenizer()
+    teacher = tiny_llama(tokenizer, scale=4.0, seed=1)
+    with torch.no_grad():
+        teacher.lm_head.weight[5, 0] = torch.nan
+    recipe = write_pair(tmp_path, teacher=teacher)
+    with pytest.raises(LimbeckError):
+        run(recipe)
+    with pytest.raises(Refusal, match="no checkpoint"):
+        resume_run(Run.open(tmp_path / "runs" / "tiny"))

@@ -58,5 +58,5 @@ def weights_hash(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.named_parameters()):  # a tied one comes once
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

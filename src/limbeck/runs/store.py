@@ -25,7 +25,17 @@ from limbeck.names import check_name, inside, is_name, new_run_name
 from limbeck.runs.lines import append_line, event_line, iterate_lines, write_failed, write_text
 from limbeck.runs.lock import Holder, RunLock, look
 
-__all__ = ["Run", "RunState", "RunStatus", "current_events", "event_line", "list_runs", "resolve_run", "runs_folder"]
+__all__ = [
+    "Run",
+    "RunState",
+    "RunStatus",
+    "current_events",
+    "event_line",
+    "find_run",
+    "list_runs",
+    "resolve_run",
+    "runs_folder",
+]
 
 RunState = Literal["running", "done", "failed", "stopped", "died"]
 _ENDS: dict[object, RunState] = {"done": "done", "failed": "failed", "stopped": "stopped"}
@@ -201,3 +211,11 @@ def _created(run: Run) -> str:
         return str(next(iterate_lines(run.events_path), {}).get("time", ""))
     except DataError:
         return ""
+
+
+def find_run(name: str, workspace: Path) -> Run:
+    """A run by the path of its folder or by its name in the workspace."""
+    path = Path(name)
+    if path.name != name or (path / "events.jsonl").is_file():
+        return Run.open(path)
+    return resolve_run(workspace, name)

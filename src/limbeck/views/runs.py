@@ -10,21 +10,13 @@ from typing import Any
 
 from limbeck.console import Printer
 from limbeck.errors import DataError
-from limbeck.runs.store import Run, current_events, list_runs, resolve_run
+from limbeck.runs.store import Run, current_events, list_runs
 
-__all__ = ["find_run", "list_all_runs", "show_run"]
+__all__ = ["list_all_runs", "show_run"]
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 36
 NUM_WORST = 5
-
-
-def find_run(name: str, workspace: Path) -> Run:
-    """A run by the path of its folder or by its name in the workspace."""
-    path = Path(name)
-    if path.name != name or (path / "events.jsonl").is_file():
-        return Run.open(path)
-    return resolve_run(workspace, name)
 
 
 def list_all_runs(printer: Printer, workspace: Path, print_json: Callable[[Mapping[str, object]], None] | None) -> None:

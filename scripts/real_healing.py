@@ -96,32 +96,26 @@ def heal(
     healing: Healing,
     say: Callable[[str], None],
 ) -> None:
-    """Train `student` in place: forward KL, mean over the answer tokens of each batch of the teacher's texts.
-
-    The tied embedding stays the teacher's. Every token of the vocabulary has a small gradient at every position, and
-    Adam turns small gradients into full steps: words that the few texts never use would drift into nonsense.
-    """
-    student.lm_head.weight.requires_grad_(False)
+    """Train `student` in place: forward KL, mean over the answer tokens of each batch of the teacher's texts."""
     teacher_hidden = _read_all(teacher, texts)
     generator = torch.Generator().manual_seed(healing.seed)
     plan = [rows for _ in range(healing.epochs) for rows in _epoch(texts, healing, generator)]
-    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=healing.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True)
+    optimizer = torch.optim.AdamW(
+        student.parameters(), lr=healing.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
+    )
     began = time.monotonic()
     for step, rows in enumerate(plan):
         optimizer.param_groups[0]["lr"] = _rate(step, len(plan), healing)
-        with torch.autocast("cpu", torch.bfloat16):
-            student_NH = hidden_states(student, [texts[row] for row in rows]).float()
+        student_NH = hidden_states(student, [texts[row] for row in rows])
         teacher_NH = torch.cat([teacher_hidden[row] for row in rows])
         weights_N = torch.full((len(student_NH),), 1 / len(student_NH))
         loss, _ = fused_divergence(student_NH, head(student), teacher_NH, head(teacher), weights_N, Objective(beta=0.0))
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
+        torch.nn.utils.clip_grad_norm_(student.parameters(), MAX_GRADIENT_NORM)
         optimizer.step()
         optimizer.zero_grad()
         if step % 20 == 0 or step == len(plan) - 1:
             say(f"  step {step + 1}/{len(plan)}  forward KL {loss.item():.3f}  {time.monotonic() - began:.0f} s")
-    student.lm_head.weight.requires_grad_(True)
 
 
 def examine(

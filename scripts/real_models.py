@@ -45,7 +45,7 @@ STUDENT_LAYERS = 10
 
 # Sampling at temperature 1, the unlikely tail left out: what the student is healed on should be clean.
 TEACHER_TEXT = {"max_tokens": 96, "top_k": 64, "top_p": 0.95, "num_rows": 100}
-HEALING = {"epochs": 3, "num_rows": 16, "learning_rate": 1e-3, "warmup_steps": 10, "seed": 0}
+HEALING = {"epochs": 4, "num_rows": 16, "learning_rate": 1e-3, "warmup_steps": 20, "seed": 0}
 
 # Of glibc's mallopt.
 M_MMAP_THRESHOLD = -3

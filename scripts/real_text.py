@@ -128,9 +128,8 @@ def hidden_states(model: PreTrainedModel, texts: Sequence[Text]) -> Tensor:
 
     Texts are padded on the right, where causal attention keeps the padding out of everything that is returned.
     """
-    end = model.generation_config.eos_token_id
     width = max(len(text.ids) for text in texts)
-    ids_BT = torch.tensor([text.ids + (end,) * (width - len(text.ids)) for text in texts])
+    ids_BT = torch.tensor([text.ids + (0,) * (width - len(text.ids)) for text in texts])
     hidden_BTH = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
     parts = [hidden_BTH[i, len(text.prompt) - 1 : len(text.ids) - 1] for i, text in enumerate(texts)]
     return torch.cat(parts)

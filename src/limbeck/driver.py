@@ -22,10 +22,11 @@ from limbeck.data.chat import Prompt
 from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.answers import answer_prompts, text_of
 from limbeck.evaluation.held_out import TextMeasure, measure_text
-from limbeck.machine import Machine, peak_memory_bytes, use_machine
+from limbeck.machine import Machine, peak_memory_bytes
 from limbeck.models.save import save_model, weights_hash
+from limbeck.planning.check import plan_recipe
 from limbeck.planning.guards import alerts_of
-from limbeck.planning.memory import plan_for, refuse_if_too_large
+from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
@@ -36,7 +37,7 @@ from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
-from limbeck.training.setup import Material, Models, load_models, make_engine, make_state, prepare_material
+from limbeck.training.setup import Material, Models, load_models, make_engine, make_state
 from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["resume_run", "train_run"]
@@ -92,12 +93,9 @@ def resume_run(
 
 def _prepare(recipe: Recipe) -> tuple[Machine, Material]:
     """Whatever can be refused before a run folder exists or a weight is read."""
-    objective_of(recipe)
-    machine = use_machine(recipe.device)
-    material = prepare_material(recipe)
-    pair = (material.student_ref, material.teacher_ref)
-    refuse_if_too_large(plan_for(*pair, recipe, machine, longest_prompt=material.longest_prompt))
-    return machine, material
+    plan = plan_recipe(recipe)
+    refuse_if_too_large(plan.memory)
+    return plan.machine, plan.material
 
 
 @contextmanager

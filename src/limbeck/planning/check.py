@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
@@ -62,15 +62,8 @@ def check_recipe(recipe: Recipe) -> CheckReport:
         objective_of(recipe),
         chunk_tokens=recipe.chunk_tokens,
     )
-    return CheckReport(
-        recipe=recipe,
-        objective=plan.objective,
-        machine=plan.machine,
-        material=plan.material,
-        memory=plan.memory,
-        writing={"student": models.student_writing, "teacher": models.teacher_writing},
-        findings=tuple(findings),
-    )
+    writing = {"student": models.student_writing, "teacher": models.teacher_writing}
+    return replace(plan, writing=writing, findings=tuple(findings))
 
 
 def refuse_failed_certificate(report: CheckReport) -> None:

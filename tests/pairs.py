@@ -19,6 +19,7 @@ from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState
+from limbeck.training.weights import TrainedWeights
 
 
 def language_model(
@@ -79,7 +80,8 @@ def state_of(
     student: LanguageModel, recipe: Recipe, *, stop_ids: Sequence[int] = (2,), num_slots: int = 8
 ) -> TrainState:
     engine = Engine(student, stop_ids=stop_ids, pad_id=0, num_slots=num_slots)
-    return TrainState(student, engine, make_optimizer(student.module.parameters(), recipe))
+    weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
+    return TrainState(student, weights, engine, make_optimizer(weights.named.values(), recipe))
 
 
 def write_pair(

@@ -54,7 +54,7 @@ class Conversation:
         if self.max_prompt_tokens < 1:
             raise _bad_length(max_tokens, f"The model has {limit} positions for the conversation and its answer.")
         writing = choose_method(self.model, max_length=256 + max_tokens, pad_id=fill)
-        self.engine = Engine(self.model, stop_ids=stop.ids, pad_id=fill, num_slots=1, plain=writing.plain)
+        self.engine = Engine(self.model, stop_ids=stop.ids, pad_id=fill, num_slots=1, way=writing.way)
         self.sampling = sampling
         self.max_tokens = max_tokens
         self.seed = seed

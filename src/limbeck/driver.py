@@ -143,7 +143,7 @@ def _drive(
 ) -> None:
     """The run from its first event, or from a checkpoint, to its last."""
     log.write("phase", phase="loading models")
-    models = load_models(material, recipe, machine)
+    models = load_models(material, recipe, machine, None if checkpoint is None else _first_start(run))
     provenance = _provenance(material, models, machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
@@ -155,7 +155,7 @@ def _drive(
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": objective_of(recipe).describe()}
     log.write("start", **about, **provenance)
     passed_over = () if checkpoint is None else checkpoint.passed_over
-    for note in (*material.notes, *_writing_notes(models), *passed_over):
+    for note in (*material.notes, *models.notes, *_writing_notes(models), *passed_over):
         log.write("note", text=note)
     teacher = LocalTeacher(models.teacher)
     held_out = _held_out(run, log, recipe, material, models)
@@ -177,6 +177,7 @@ def _drive(
             if due:
                 _evaluate(run, log, recipe, state, teacher, held_out)
         log.write("phase", phase="saving the model")
+        state.weights.widen()
         save_model(
             state.student,
             run.model_path,
@@ -198,7 +199,7 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
 
 def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
-    first = next(event for event in run.read_events() if event["kind"] == "start")
+    first = _first_start(run)
     names = ("student", "teacher", "prompts", "template", "vocabulary", "stop_ids", "pad_id")
     now = json.loads(json.dumps({name: provenance[name] for name in names}))
     changed = [name for name in names if now[name] != first[name]]
@@ -210,6 +211,11 @@ def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
             needed="A continued run is the same run: the same prompts, template and models.",
             fix="Put them back, or start a new run.",
         )
+
+
+def _first_start(run: Run) -> Mapping[str, Any]:
+    """What the run's first session was given and found out about models and machine."""
+    return next(event for event in run.read_events() if event["kind"] == "start")
 
 
 def _stopped(run: Run, step: int, steps: int) -> Stopped:
@@ -277,6 +283,7 @@ def _evaluate(
             max_tokens=recipe.micro_batch_tokens,
             pad_id=state.engine.pad_id,
             chunk_tokens=recipe.chunk_tokens,
+            share=state.share,
         )
 
     run.write_answers(f"held-out-step-{state.step:06d}", _answer_rows(state.engine, held_out.prompts, fresh))
@@ -339,13 +346,14 @@ def _provenance(material: Material, models: Models, machine: Machine) -> dict[st
         "stop_ids": list(material.stop.ids),
         "pad_id": material.pad_id,
         "writing": {"student": asdict(models.student_writing), "teacher": asdict(models.teacher_writing)},
+        "teacher_dtype": str(models.teacher.dtype).removeprefix("torch."),
         "machine": asdict(machine),
     }
 
 
 def _writing_notes(models: Models) -> Iterator[str]:
     for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if writing.plain:
+        if writing.way == "generate":
             yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
 
 

@@ -3,6 +3,9 @@
 What is prompt, completion or padding follows from lengths, never from comparing ids: a padding id that is also the
 stop id therefore hides nothing.
 
+Rows that begin with the same text can share it: the batch then holds only what follows, and its context, read once,
+holds the beginnings. A context is a batch itself, so contexts can share beginnings in turn.
+
 Shapes  B = sequences, T = positions, N = completion tokens of all sequences, row after row.
 """
 
@@ -14,49 +17,78 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["TokenBatch", "collate", "completion_positions"]
+__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "shared_start"]
+
+# Sharing costs a pass of its own, which is worth it for this many tokens that need not be read again.
+MIN_TOKENS_SAVED = 64
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the rows of a batch begin with. `row_B` is the context's row that each row goes on from."""
+
+    batch: TokenBatch
+    row_B: Tensor
 
 
 @dataclass(frozen=True)
 class TokenBatch:
     """Token ids and where the completions are.
 
-    `predict_N` indexes the flattened [B * T] positions that predict the completion tokens `targets_N`; `row_N` tells
-    the sequence of each.
+    `ids_BT` begins after the context, if there is one; `positions_BT` counts from the beginning of the text. `length_B`
+    counts the row's own tokens, padding and context left out. `predict_N` indexes the flattened [B * T] positions that
+    predict the completion tokens `targets_N`; `row_N` tells the sequence of each.
     """
 
     ids_BT: Tensor
     positions_BT: Tensor
-    mask_BT: Tensor
+    length_B: Tensor
     predict_N: Tensor
     targets_N: Tensor
     row_N: Tensor
+    context: Context | None = None
 
     @property
     def num_tokens(self) -> int:
         """Completion tokens, the stop token included."""
         return len(self.targets_N)
 
+    @property
+    def mask_BT(self) -> Tensor:
+        """1 for the row's own tokens, 0 for padding."""
+        width = self.ids_BT.shape[1]
+        return (torch.arange(width, device=self.ids_BT.device) < self.length_B.unsqueeze(1)).long()
+
 
 def collate(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, pad_id: int, device: torch.device
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    device: torch.device,
+    share: bool = False,
 ) -> TokenBatch:
-    """One batch from prompts and their completions, padded on the right to the longest row."""
-    rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
-    width = max(len(row) for row in rows)
-    ids_BT = torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], device=device)
-    positions_BT = torch.arange(width, device=device).expand(len(rows), width)
-    lengths_B1 = torch.tensor([len(row) for row in rows], device=device).unsqueeze(1)
-    num_completion = [len(completion) for completion in completions]
-    predict_N = completion_positions([len(prompt) for prompt in prompts], num_completion, width).to(device)
-    return TokenBatch(
-        ids_BT=ids_BT,
-        positions_BT=positions_BT,
-        mask_BT=(positions_BT < lengths_B1).long(),
-        predict_N=predict_N,
-        targets_N=torch.tensor([token for completion in completions for token in completion], device=device).long(),
-        row_N=torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(num_completion, device=device)),
-    )
+    """One batch from prompts and their completions, padded on the right to the longest row.
+
+    `share` reads a beginning that all prompts have in common once, and the prompt of several completions once for all
+    of them. It changes what is computed how often, and no result beyond rounding.
+    """
+    prompts = [tuple(prompt) for prompt in prompts]
+    context, starts = _context_of(prompts, pad_id, device) if share else (None, [0] * len(prompts))
+    rows = [
+        [*prompt[start:], *completion] for prompt, completion, start in zip(prompts, completions, starts, strict=True)
+    ]
+    prompt_lengths = [len(prompt) - start for prompt, start in zip(prompts, starts, strict=True)]
+    return _padded(rows, prompt_lengths, starts, pad_id, device, context)
+
+
+def shared_start(prompts: Sequence[Sequence[int]]) -> int:
+    """How many first tokens all prompts have in common; each keeps at least one token for itself."""
+    first = prompts[0]
+    num_shared = min(len(prompt) for prompt in prompts) - 1
+    for prompt in prompts:
+        num_shared = next((place for place in range(num_shared) if prompt[place] != first[place]), num_shared)
+    return num_shared
 
 
 def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequence[int], width: int) -> Tensor:
@@ -73,3 +105,50 @@ def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequ
         first = row * width + prompt - 1
         positions.extend(range(first, first + completion))
     return torch.tensor(positions, dtype=torch.int64)
+
+
+def _context_of(
+    prompts: Sequence[tuple[int, ...]], pad_id: int, device: torch.device
+) -> tuple[Context | None, list[int]]:
+    """What the prompts share, and the place where each row goes on by itself.
+
+    The last token of a prompt always stays with its row, since it predicts the completion's first token.
+    """
+    distinct = list(dict.fromkeys(prompts))
+    num_saved = sum(len(prompt) - 1 for prompt in prompts) - sum(len(prompt) - 1 for prompt in distinct)
+    if num_saved >= MIN_TOKENS_SAVED:
+        place = {prompt: row for row, prompt in enumerate(distinct)}
+        row_B = torch.tensor([place[prompt] for prompt in prompts], device=device)
+        beginnings = [prompt[:-1] or prompt for prompt in distinct]
+        if all(len(prompt) > 1 for prompt in distinct):
+            batch = collate(beginnings, [()] * len(beginnings), pad_id=pad_id, device=device, share=True)
+            return Context(batch, row_B), [len(prompt) - 1 for prompt in prompts]
+    num_shared = shared_start(prompts)
+    if num_shared * (len(prompts) - 1) < MIN_TOKENS_SAVED:
+        return None, [0] * len(prompts)
+    batch = _padded([list(prompts[0][:num_shared])], [num_shared], [0], pad_id, device, None)
+    return Context(batch, torch.zeros(len(prompts), dtype=torch.int64, device=device)), [num_shared] * len(prompts)
+
+
+def _padded(
+    rows: Sequence[list[int]],
+    prompt_lengths: Sequence[int],
+    starts: Sequence[int],
+    pad_id: int,
+    device: torch.device,
+    context: Context | None,
+) -> TokenBatch:
+    """Rows that begin at `starts` in their texts; what follows the first `prompt_lengths` tokens is the completion."""
+    width = max(len(row) for row in rows)
+    completions = [row[length:] for row, length in zip(rows, prompt_lengths, strict=True)]
+    num_completion = [len(completion) for completion in completions]
+    starts_B1 = torch.tensor(starts, device=device).unsqueeze(1)
+    return TokenBatch(
+        ids_BT=torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], device=device),
+        positions_BT=torch.arange(width, device=device) + starts_B1,
+        length_B=torch.tensor([len(row) for row in rows], device=device),
+        predict_N=completion_positions(prompt_lengths, num_completion, width).to(device),
+        targets_N=torch.tensor([token for completion in completions for token in completion], device=device).long(),
+        row_N=torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(num_completion, device=device)),
+        context=context,
+    )

@@ -55,12 +55,15 @@ def measure_text(
     max_tokens: int,
     pad_id: int,
     chunk_tokens: int,
+    share: bool = False,
 ) -> TextMeasure:
     """Read `answers` with both models and measure the objective at every completion token."""
     num_tokens = sum(len(answer.ids) for answer in answers)
     sums = [0.0] * len(prompts)
     agreed = student_entropy = teacher_entropy = 0.0
-    for batch in micro_batches(prompts, answers, max_tokens=max_tokens, pad_id=pad_id, device=student.device):
+    for batch in micro_batches(
+        prompts, answers, max_tokens=max_tokens, pad_id=pad_id, device=student.device, share=share
+    ):
         hidden_NH = student.completion_hidden(batch.tokens)
         signal = teacher.score(batch.tokens)
         weights_N = token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device)

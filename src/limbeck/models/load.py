@@ -31,6 +31,8 @@ from transformers.utils import logging as transformers_logging
 
 from limbeck.data.batch import TokenBatch
 from limbeck.errors import ModelError, Refusal
+from limbeck.models.arena import move_together
+from limbeck.models.attention import NEVER_SEEN, ContextCache, attention_mask, kinds_of
 from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import Head, head_of
 
@@ -121,8 +123,29 @@ class LanguageModel:
 
     def completion_hidden(self, batch: TokenBatch) -> Tensor:
         """Hidden states [N, H] of the positions that predict the completion tokens of `batch`, row after row."""
-        hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, batch.mask_BT)
+        if batch.context is None:
+            hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, batch.mask_BT)
+        else:
+            hidden_BTH, _, _ = self._read(batch)
         return hidden_BTH.flatten(0, 1)[batch.predict_N]
+
+    def _read(self, batch: TokenBatch) -> tuple[Tensor, ContextCache, Tensor]:
+        """Hidden states [B, T, H], the context read first; keys and values as stored, and their positions [B, K]."""
+        context_cache, context_BK = None, None
+        if batch.context is not None:
+            _, context_cache, context_BK = self._read(batch.context.batch)
+            context_BK = context_BK[batch.context.row_B]
+        cache = ContextCache(context_cache, batch.context.row_B if batch.context is not None else None)
+
+        def with_context(own_BT: Tensor) -> Tensor:
+            return own_BT if context_BK is None else torch.cat([context_BK, own_BT], dim=1)
+
+        # within this pass what fills a row up comes after all that is asked of the row; for later passes it is nobody's
+        mask = attention_mask(
+            batch.positions_BT, with_context(batch.positions_BT), self.dtype, kinds_of(self.module.config)
+        )
+        hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, mask, cache=cache)
+        return hidden_BTH, cache, with_context(batch.positions_BT.masked_fill(batch.mask_BT == 0, NEVER_SEEN))
 
 
 def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: torch.device) -> LanguageModel:
@@ -142,6 +165,7 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     tokenizer = load_tokenizer(ref)
     module = _read_weights(ref, dtype).eval()
     nn.Module.to(module, device)
+    move_together(module)
     for parameter in module.parameters():
         parameter.requires_grad_(trainable)
     output = module.get_output_embeddings()

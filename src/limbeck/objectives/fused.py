@@ -17,6 +17,8 @@ Axes: N flat positions (or those of one chunk), V vocabulary rows of a head, H h
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +27,6 @@ from torch import Tensor, nn
 
 from limbeck.errors import Refusal, UsageError, VocabularyMismatch
 from limbeck.objectives.divergence import (
-    Normalised,
     Objective,
     attach_gradient,
     compute_dtype,
@@ -89,7 +90,7 @@ class Head:
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits [N, num_real] of hidden states [N, H], float32 or wider; differentiable as usual."""
         dtype = compute_dtype(hidden_NH, self.weight_VH)
-        with torch.autocast(hidden_NH.device.type, enabled=False):
+        with _products(self, hidden_NH):
             wide_NH = hidden_NH.to(dtype)
             parts = [wide_NH @ rows_VH.to(dtype).T for _, rows_VH in self.slices(dtype)]
         logits_NV = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -109,6 +110,22 @@ class Head:
         starts = range(0, self.num_real, step)
         cuts = [slice(start, min(start + step, self.num_real)) for start in starts]
         return [(cut, self.weight_VH[cut]) for cut in cuts]
+
+
+@contextmanager
+def _products(head: Head, other: Tensor) -> Generator[None]:
+    """Products of numbers that are bfloat16 anyway may use the units for it: they are summed in float32 all the same.
+
+    The gradient is rounded once on its way into such a product, as it is in every layer of a bfloat16 body.
+    """
+    before = torch.get_float32_matmul_precision()
+    if head.weight_VH.dtype == torch.bfloat16:
+        torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast(other.device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -228,12 +245,11 @@ def _compute(
             objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
         )
         if gradient_NV is not None:
-            gradient_NV.mul_(weights_N[chunk, None])
             if student_head.softcap is not None:
                 gradient_NV.mul_(student_NV.div_(student_head.softcap).square_().neg_().add_(1))
             if student_head.scale != 1:
                 gradient_NV.mul_(student_head.scale)
-            gradients.add(chunk, gradient_NV, student_hidden_NH[chunk].to(dtype), student_head)
+            gradients.add(chunk, gradient_NV, weights_N[chunk], student_hidden_NH[chunk].to(dtype), student_head)
     return divergence_N, readings
 
 
@@ -289,33 +305,36 @@ class _Gradients:
     def wanted(self) -> bool:
         return not (self.hidden_NH is None and self.weight_VH is None and self.bias_V is None)
 
-    def add(self, chunk: slice, gradient_NV: Tensor, hidden_NH: Tensor, head: Head) -> None:
-        """Carry the gradient of one chunk's logits (before softcap, scale and bias) to the inputs."""
-        with torch.autocast(gradient_NV.device.type, enabled=False):
+    def add(self, chunk: slice, gradient_NV: Tensor, weights_N: Tensor, hidden_NH: Tensor, head: Head) -> None:
+        """Carry the gradient of one chunk's logits (before softcap, scale and bias) to the inputs.
+
+        The weights of the tokens enter where the tensors are small, on the side of the hidden states.
+        """
+        weighted_NH = hidden_NH * weights_N.unsqueeze(1)
+        with _products(head, gradient_NV):
             for cut, rows_VH in head.slices(gradient_NV.dtype):
                 if self.hidden_NH is not None:
                     self.hidden_NH[chunk].addmm_(gradient_NV[:, cut], rows_VH.to(gradient_NV.dtype))
                 if self.weight_VH is not None:
-                    self.weight_VH[cut].addmm_(gradient_NV[:, cut].T, hidden_NH)
+                    self.weight_VH[cut].addmm_(gradient_NV[:, cut].T, weighted_NH)
+        if self.hidden_NH is not None:
+            self.hidden_NH[chunk].mul_(weights_N.unsqueeze(1))
         if self.bias_V is not None:
-            self.bias_V[: head.num_real].add_(gradient_NV.sum(0))
+            self.bias_V[: head.num_real].add_(weights_N @ gradient_NV)
 
 
-def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, student: Normalised, teacher: Normalised) -> None:
-    """Fill in these rows of entropies, agreement and log-probabilities; both sides are at temperature 1."""
+def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor) -> None:
+    """Fill in these rows of entropies, agreement and log-probabilities from those of student and teacher."""
     student_entropy_N, teacher_entropy_N, agree_N, student_logp_N, teacher_logp_N = out
     ids_N1 = token_ids_N[rows, None]
-    below_top = []
-    for side, entropy_N, logp_N in (
-        (student, student_entropy_N, student_logp_N),
-        (teacher, teacher_entropy_N, teacher_logp_N),
+    for side_NV, entropy_N, logp_N in (
+        (logq_NV, student_entropy_N, student_logp_N),
+        (logp_NV, teacher_entropy_N, teacher_logp_N),
     ):
-        below_top_NV = side.largest_N1 - side.floored_NV
-        logp_N[rows] = -(below_top_NV.gather(-1, ids_N1) + side.log_total_N1).squeeze(-1)
-        entropy_N[rows] = (below_top_NV * side.probabilities_NV).sum(-1) + side.log_total_N1.squeeze(-1)
-        below_top.append(below_top_NV)
-    # A token that is 0 below the top on both sides is a top of both. (On a CPU argmax is slow.)
-    agree_N[rows] = below_top[0].add_(below_top[1]).amin(-1) == 0
+        logp_N[rows] = side_NV.gather(-1, ids_N1).squeeze(-1)
+        entropy_N[rows] = -side_NV.exp().mul_(side_NV).sum(-1)
+    top_N1 = logq_NV.max(-1, keepdim=True).indices
+    agree_N[rows] = logp_NV.gather(-1, top_N1).squeeze(-1) == logp_NV.amax(-1)
 
 
 def _refuse_head(name: str) -> Refusal:

@@ -1,6 +1,7 @@
 """The student writes practice answers: slots over one static key/value cache, a finished slot refilled at once.
 
-    free slots and prompts waiting?   read the next prompts into the free slots, all in one pass
+    once                              read what all prompts begin with
+    free slots and prompts waiting?   read the next prompts into the free slots, each different one once
     else                              write one token in every slot in use
     then                              sample; a slot that drew a stop token or reached its limit gives its row back
 
@@ -19,15 +20,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from limbeck.data.batch import MIN_TOKENS_SAVED, shared_start
 from limbeck.models.load import LanguageModel
-from limbeck.rollouts.plain import finite_normalizer, write_plainly
-from limbeck.rollouts.request import Completion, Request, Written
-from limbeck.rollouts.sampling import Sampling, sample_tokens, uniform
-from limbeck.rollouts.slots import KEY_BLOCK, SlotCache, attention_mask, kinds_of
+from limbeck.rollouts.lean import LeanDecoder
+from limbeck.rollouts.plain import refuse_not_finite, write_plainly
+from limbeck.rollouts.request import Completion, Request, Way, Written
+from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
+from limbeck.rollouts.slots import Decoder, SlotDecoder
 
 __all__ = ["Engine"]
 
 MAX_READ_TOKENS = 4096
+
+# Key positions grow in blocks, so that attention sees few distinct shapes.
+KEY_BLOCK = 32
+
+# Prompts share a pass if the shortest fills this much of the longest, or if the pass is small anyway.
+MIN_FILL = 0.75
+FEW_TOKENS = 512
 
 
 @dataclass
@@ -53,7 +63,7 @@ class Engine:
         pad_id: int,
         num_slots: int,
         max_read_tokens: int = MAX_READ_TOKENS,
-        plain: bool = False,
+        way: Way = "slots",
     ) -> None:
         """
         Args:
@@ -62,16 +72,16 @@ class Engine:
             pad_id: fills short rows; never seen by an answer.
             num_slots: answers written at the same time.
             max_read_tokens: prompt tokens read in one pass, padding counted; a longer prompt is read alone.
-            plain: use transformers' `generate` instead of the slots (see `probe`).
+            way: the decoder, `lean` or the general `slots`, or transformers' `generate` (see `probe`).
         """
         self.model = model
         self.stop_ids = frozenset(stop_ids)
         self.pad_id = pad_id
         self.num_slots = num_slots
         self.max_read_tokens = max_read_tokens
-        self.plain = plain
-        self._layers = kinds_of(model.module.config)
-        self._cache: SlotCache | None = None
+        self._decoder: Decoder | None = None
+        if way != "generate":
+            self._decoder = LeanDecoder(model) if way == "lean" else SlotDecoder(model)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Write all answers, in the order of the requests."""
@@ -87,99 +97,136 @@ class Engine:
             for events in written
         ]
 
-    @torch.no_grad()
     def write(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
         """Write all answers, token by token, as they come."""
-        if self.plain:
+        if not requests:
+            return
+        if self._decoder is None:
             yield from write_plainly(
                 self.model, requests, sampling, stop_ids=self.stop_ids, pad_id=self.pad_id, batch_size=self.num_slots
             )
             return
+        yield from self._write_in_slots(self._decoder, requests, sampling)
+
+    @torch.no_grad()
+    def _write_in_slots(self, decoder: Decoder, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
+        num_slots = min(self.num_slots, len(requests))
+        longest = max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
+        decoder.prepare(num_slots + 1, _whole_blocks(longest))
+        num_shared = self._read_start(decoder, requests, num_slots)
         waiting = deque(enumerate(requests))
         slots: list[_Slot] = []
-        cache = self._cache_for(requests)
         while waiting or slots:
-            fresh = self._next_to_read(waiting, self.num_slots - len(slots))
-            if fresh:
-                hidden_AH = self._read(fresh, len(slots), cache)
+            if waiting and len(slots) < num_slots:
+                fresh = [_Slot(*waiting.popleft()) for _ in range(min(len(waiting), num_slots - len(slots)))]
+                fresh, hidden_AH = self._read(decoder, fresh, len(slots), num_slots, num_shared)
                 slots += fresh
             else:
                 fresh = slots
-                hidden_AH = self._write(slots, cache)
-            yield from self._sample(fresh, hidden_AH, sampling)
-            self._give_back(slots, cache)
+                hidden_AH = self._write(decoder, slots)
+            yield from self._sample(decoder, fresh, hidden_AH, sampling)
+            _give_back(decoder, slots)
+        decoder.release()
 
-    def _next_to_read(self, waiting: deque[tuple[int, Request]], num_free: int) -> list[_Slot]:
-        """The prompts that are read next: as many as there are free slots and as one pass may read."""
-        fresh: list[_Slot] = []
-        width = 0
-        while waiting and len(fresh) < num_free:
-            width = max(width, len(waiting[0][1].prompt_ids))
-            if fresh and width * (len(fresh) + 1) > self.max_read_tokens:
-                break
-            fresh.append(_Slot(*waiting.popleft()))
-        return fresh
+    def _read_start(self, decoder: Decoder, requests: Sequence[Request], spare_row: int) -> int:
+        """Read what all prompts begin with into the spare row, once; how many tokens that are."""
+        num_shared = shared_start([request.prompt_ids for request in requests])
+        if num_shared * (len(requests) - 1) < MIN_TOKENS_SAVED:
+            return 0
+        ids_1T = torch.tensor([requests[0].prompt_ids[:num_shared]], device=self.model.device)
+        positions_1T = torch.arange(num_shared, device=self.model.device).unsqueeze(0)
+        decoder.forward(ids_1T, positions_1T, spare_row, num_shared)
+        return num_shared
 
-    def _cache_for(self, requests: Sequence[Request]) -> SlotCache:
-        longest = max((len(request.prompt_ids) + request.max_new_tokens for request in requests), default=1)
-        max_length = -(-longest // KEY_BLOCK) * KEY_BLOCK
-        if self._cache is None or self._cache.max_length < max_length:
-            self._cache = SlotCache(self.num_slots, max_length)
-        return self._cache
+    def _read(
+        self, decoder: Decoder, fresh: list[_Slot], first_row: int, spare_row: int, num_shared: int
+    ) -> tuple[list[_Slot], Tensor]:
+        """Read the prompts of `fresh` into the rows from `first_row` on, each different one once.
 
-    def _read(self, fresh: list[_Slot], first_row: int, cache: SlotCache) -> Tensor:
-        """Read the prompts of `fresh` into the rows from `first_row` on; hidden states [B, H] of their last tokens."""
-        prompts = [slot.request.prompt_ids for slot in fresh]
-        width = max(len(prompt) for prompt in prompts)
-        device = self.model.device
-        ids_BT = torch.tensor([[*prompt, *[self.pad_id] * (width - len(prompt))] for prompt in prompts], device=device)
-        positions_BT = torch.arange(width, device=device).expand(len(fresh), width)
-        mask = attention_mask(positions_BT, width, self.model.dtype, self._layers)
-        cache.reading(first_row, len(fresh))
-        hidden_BTH = self.model.hidden(ids_BT, positions_BT, mask, cache=cache)
-        for slot in fresh:
+        Returns the slots in the order of their rows and the hidden states [B, H] of their prompts' last tokens.
+        """
+        if num_shared:
+            decoder.copy(spare_row, first_row, len(fresh), num_shared)
+        first_of: dict[tuple[int, ...], _Slot] = {}
+        repeated = [slot for slot in fresh if first_of.setdefault(slot.request.prompt_ids, slot) is not slot]
+        distinct = sorted(first_of.values(), key=lambda slot: -len(slot.request.prompt_ids))
+        rows = {slot.request.prompt_ids: row for row, slot in enumerate(distinct)}
+        hidden = [
+            self._read_group(decoder, group, first_row + rows[group[0].request.prompt_ids], num_shared)
+            for group in self._groups(distinct, num_shared)
+        ]
+        for offset, slot in enumerate(repeated, start=len(distinct)):
+            prompt = slot.request.prompt_ids
+            decoder.copy(first_row + rows[prompt], first_row + offset, 1, len(prompt))
+        ordered = [*distinct, *repeated]
+        for slot in ordered:
             slot.num_cached = len(slot.request.prompt_ids)
-        last_B = torch.tensor([slot.num_cached - 1 for slot in fresh], device=device)
-        return hidden_BTH[torch.arange(len(fresh), device=device), last_B]
+        return ordered, torch.cat(hidden)[[rows[slot.request.prompt_ids] for slot in ordered]]
 
-    def _write(self, slots: list[_Slot], cache: SlotCache) -> Tensor:
+    def _groups(self, slots: list[_Slot], num_shared: int) -> list[list[_Slot]]:
+        """Prompts, longest first, that are read in one pass: of similar length, and as many as one pass may read."""
+        groups: list[list[_Slot]] = []
+        for slot in slots:
+            length = len(slot.request.prompt_ids) - num_shared
+            if groups:
+                width = len(groups[-1][0].request.prompt_ids) - num_shared
+                num_tokens = width * (len(groups[-1]) + 1)
+                similar = length >= MIN_FILL * width or num_tokens <= FEW_TOKENS
+                if num_tokens <= self.max_read_tokens and similar:
+                    groups[-1].append(slot)
+                    continue
+            groups.append([slot])
+        return groups
+
+    def _read_group(self, decoder: Decoder, group: list[_Slot], first_row: int, num_shared: int) -> Tensor:
+        prompts = [slot.request.prompt_ids[num_shared:] for slot in group]
+        width, device = len(prompts[0]), self.model.device
+        ids_BT = torch.tensor([[*prompt, *[self.pad_id] * (width - len(prompt))] for prompt in prompts], device=device)
+        positions_BT = torch.arange(num_shared, num_shared + width, device=device).expand(len(group), width)
+        hidden_BTH = decoder.forward(ids_BT, positions_BT, first_row, num_shared + width)
+        last_B = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
+        return hidden_BTH[torch.arange(len(group), device=device), last_B]
+
+    def _write(self, decoder: Decoder, slots: list[_Slot]) -> Tensor:
         """Give every slot's last token to the model; hidden states [A, H] that predict the next ones."""
         device = self.model.device
-        num_keys = -(-(max(slot.num_cached for slot in slots) + 1) // KEY_BLOCK) * KEY_BLOCK
-        positions_A1 = torch.tensor([[slot.num_cached] for slot in slots], device=device)
-        mask = attention_mask(positions_A1, num_keys, self.model.dtype, self._layers)
-        cache.writing(positions_A1[:, 0], num_keys)
         ids_A1 = torch.tensor([[slot.token] for slot in slots], device=device)
-        hidden_A1H = self.model.hidden(ids_A1, positions_A1, mask, cache=cache)
+        positions_A1 = torch.tensor([[slot.num_cached] for slot in slots], device=device)
+        num_keys = _whole_blocks(max(slot.num_cached for slot in slots) + 1)
+        hidden_A1H = decoder.forward(ids_A1, positions_A1, 0, num_keys)
         for slot in slots:
             slot.num_cached += 1
         return hidden_A1H[:, 0]
 
-    def _sample(self, slots: list[_Slot], hidden_AH: Tensor, sampling: Sampling) -> Iterator[Written]:
+    def _sample(self, decoder: Decoder, slots: list[_Slot], hidden_AH: Tensor, sampling: Sampling) -> Iterator[Written]:
         """Draw the next token of each of `slots` and record it."""
-        logits_AV = self.model.head.logits(hidden_AH)
-        normalizer_A = finite_normalizer(logits_AV, self.model.name)
-        uniforms_A = torch.tensor(
-            [uniform(slot.request.key, slot.num_written) for slot in slots], dtype=torch.float64
-        ).to(logits_AV.device)
-        ids_A = sample_tokens(logits_AV, uniforms_A, sampling)
-        logprobs_A = logits_AV.gather(1, ids_A.unsqueeze(1)).squeeze(1) - normalizer_A
-        for slot, token, logprob in zip(slots, ids_A.tolist(), logprobs_A.tolist(), strict=True):
-            slot.token = token
+        uniforms = [uniform(slot.request.key, slot.num_written) for slot in slots]
+        uniforms_A = torch.tensor(uniforms, dtype=torch.float64, device=hidden_AH.device)
+        ids_A, logprobs_A = draw_tokens(decoder.logits(hidden_AH), uniforms_A, sampling)
+        # the only place where a device is waited for
+        drawn = torch.stack([ids_A.double(), logprobs_A.double()], dim=1).tolist()
+        for slot, (token, logprob) in zip(slots, drawn, strict=True):
+            refuse_not_finite(logprob, self.model.name)
+            slot.token = int(token)
             slot.num_written += 1
             at_limit = slot.num_written == slot.request.max_new_tokens
-            end = "stop" if token in self.stop_ids else "limit" if at_limit else None
+            end = "stop" if slot.token in self.stop_ids else "limit" if at_limit else None
             slot.finished = end is not None
-            yield Written(slot.index, token, logprob, end)
+            yield Written(slot.index, slot.token, logprob, end)
 
-    def _give_back(self, slots: list[_Slot], cache: SlotCache) -> None:
-        """Drop the finished slots and move the last rows into their place."""
-        row = 0
-        while row < len(slots):
-            if not slots[row].finished:
-                row += 1
-                continue
-            last = slots.pop()
-            if row < len(slots):
-                cache.move(len(slots), row)
-                slots[row] = last
+
+def _give_back(decoder: Decoder, slots: list[_Slot]) -> None:
+    """Drop the finished slots and move the last rows into their place."""
+    row = 0
+    while row < len(slots):
+        if not slots[row].finished:
+            row += 1
+            continue
+        last = slots.pop()
+        if row < len(slots):
+            decoder.copy(len(slots), row, 1, last.num_cached)
+            slots[row] = last
+
+
+def _whole_blocks(num_keys: int) -> int:
+    return -(-num_keys // KEY_BLOCK) * KEY_BLOCK

@@ -9,6 +9,7 @@ Shapes  B = sequences, T = positions, V = vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,9 +20,9 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Log
 from limbeck.errors import Diverged
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.request import Request, Written
-from limbeck.rollouts.sampling import Sampling, sample_tokens, uniform
+from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 
-__all__ = ["finite_normalizer", "write_plainly"]
+__all__ = ["refuse_not_finite", "write_plainly"]
 
 
 class _CounterSampler(LogitsProcessor):
@@ -35,26 +36,25 @@ class _CounterSampler(LogitsProcessor):
         self.logprobs_BT: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        logits_BV = scores[:, : self.num_real].float()
-        normalizer_B = finite_normalizer(logits_BV, self.name)
         position = len(self.logprobs_BT)
         uniforms_B = torch.tensor([uniform(request.key, position) for request in self.requests], dtype=torch.float64)
-        ids_B1 = sample_tokens(logits_BV, uniforms_B.to(scores.device), self.sampling).unsqueeze(1)
-        self.logprobs_BT.append(logits_BV.gather(1, ids_B1).squeeze(1) - normalizer_B)
-        return torch.full_like(scores, -torch.inf).scatter_(1, ids_B1, 0.0)
+        logits_BV = scores[:, : self.num_real].float()
+        ids_B, logprobs_B = draw_tokens(logits_BV, uniforms_B.to(scores.device), self.sampling)
+        for logprob in logprobs_B.tolist():
+            refuse_not_finite(logprob, self.name)
+        self.logprobs_BT.append(logprobs_B)
+        return torch.full_like(scores, -torch.inf).scatter_(1, ids_B.unsqueeze(1), 0.0)
 
 
-def finite_normalizer(logits_BV: Tensor, name: str) -> Tensor:
-    """logsumexp of each row [B]; raises Diverged if a token cannot be drawn because a logit is not a number."""
-    normalizer_B = logits_BV.logsumexp(dim=-1)
-    if not torch.isfinite(normalizer_B).all():
+def refuse_not_finite(logprob: float, name: str) -> None:
+    """Raises Diverged if a token could not be drawn because a logit is not a number."""
+    if not math.isfinite(logprob):
         raise Diverged(
             "rollouts.not-finite",
             given=f"The logits of {name} are not finite numbers while it writes.",
             needed="No token can be drawn from them: a weight is infinite or not a number.",
             fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
         )
-    return normalizer_B
 
 
 def write_plainly(

@@ -1,4 +1,4 @@
-"""Does this architecture write in slots what its own plain forward pass says? Asked once, when a model is loaded.
+"""Does a fast way to write say what the model's own plain forward pass says? Asked once, when a model is loaded.
 
 A few answers are written to prompts of unequal length, longer than the sliding window where the run can get there,
 with fewer slots than prompts, so that slots are refilled and moved. Every token's log-probability is then compared
@@ -17,34 +17,41 @@ from torch import Tensor
 
 from limbeck.data.batch import collate
 from limbeck.errors import Refusal
+from limbeck.models.attention import kinds_of
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.lean import is_lean
+from limbeck.rollouts.request import Completion, Request, Way
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.rollouts.slots import kinds_of
 
 __all__ = ["WritingMethod", "choose_method"]
 
 NUM_NEW_TOKENS = 8
+SHARED_TOKENS = 16  # ten prompts that begin with so many save more tokens than sharing asks for
 # Nats, for the worst token. Rounding gives about 1e-5 in float32; a wrong mask or position gives far more.
 TOLERANCE_NATS = {torch.float64: 1e-6, torch.float32: 1e-3}
+LEAN_NATS = {torch.float64: 1e-6, torch.float32: 2e-4}
 # Nats, for the mean over the tokens of the worst row: single tokens of a deep bf16 model differ by more than a tenth
 # between two right ways to compute them.
 TOLERANCE_HALF_NATS = 0.1
 
+# What an architecture does with a cache that it was not written for is open-ended.
+_OPEN_ENDED = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
+
 
 @dataclass(frozen=True)
 class WritingMethod:
-    """How a model writes in this run, and why."""
+    """How a model writes in this run, whether its rows may share what they begin with, and why."""
 
-    plain: bool
+    way: Way
+    share: bool
     gap_nats: float
     reason: str
 
 
 @torch.no_grad()
 def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> WritingMethod:
-    """Slots where they agree with the model's own forward pass, else `generate`, if that agrees.
+    """The first of the lean decoder, the general one and `generate` that agrees with the model's own forward pass.
 
     Args:
         model: the model that will write.
@@ -52,32 +59,50 @@ def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> Writ
         pad_id: an id for padding.
 
     Raises:
-        Refusal: neither way, or not even the padded training batch, agrees with the plain forward pass.
+        Refusal: none of them, or not even the padded training batch, agrees with the plain forward pass.
     """
     prompts = _probe_prompts(model, max_length)
-    tolerance = TOLERANCE_NATS.get(model.dtype, TOLERANCE_HALF_NATS)
     kind = model.module.config.model_type
-    gaps: dict[bool, float] = {}
-    trouble = ""
-    for plain in (False, True):
+    ways: list[Way] = ["lean", "slots", "generate"] if is_lean(model) else ["slots", "generate"]
+    gaps: dict[Way, float] = {}
+    troubles: list[str] = []
+    share: bool | None = None
+    for way in ways:
         try:
-            completions = _write(model, prompts, pad_id, plain)
+            completions = _write(model, prompts, pad_id, way)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-            # what an architecture does with a cache that it was not written for is open-ended
-            gaps[plain] = torch.inf
-            trouble = f"raised {type(error).__name__} ({error})"
+        except _OPEN_ENDED as error:
+            gaps[way] = torch.inf
+            troubles.append(f"{way} raised {type(error).__name__} ({error})")
             continue
-        gaps[plain], padded_gap = _gaps(model, prompts, completions, pad_id)
-        if padded_gap > tolerance:
-            raise _disagreement(model, "A right-padded training batch", padded_gap)
-        if gaps[plain] <= tolerance:
-            if not plain:
-                return WritingMethod(False, gaps[plain], f"{kind}: slots agree with the plain forward pass")
-            return WritingMethod(True, gaps[plain], f"{kind}: slots {trouble}, so answers are written by generate")
-        trouble = f"disagree with the plain forward pass by {gaps[plain]:.2g} nats"
-    raise _disagreement(model, f"Writing with a key/value cache ({trouble})", min(gaps.values()))
+        if share is None:
+            share = _shares(model, prompts, completions, pad_id)
+        gaps[way] = _written_gap(model, prompts, completions)
+        if gaps[way] <= _tolerance(model, LEAN_NATS if way == "lean" else TOLERANCE_NATS):
+            reason = f"{kind}: {way} agrees with the plain forward pass"
+            return WritingMethod(way, share, gaps[way], "; ".join([*troubles, reason]))
+        troubles.append(f"{way} disagrees with the plain forward pass by {gaps[way]:.2g} nats")
+    raise _disagreement(model, f"Writing with a key/value cache ({'; '.join(troubles)})", min(gaps.values()))
+
+
+def _shares(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], pad_id: int) -> bool:
+    """Whether a batch that shares its beginnings gives what the plain forward pass gives; a plain batch has to."""
+    alone_N = _alone(model, prompts, completions)
+    gap = _gap(model, _batched(model, prompts, completions, pad_id, share=False), alone_N, completions)
+    if gap > _tolerance(model, TOLERANCE_NATS):
+        raise _disagreement(model, "A right-padded training batch", gap)
+    # a long beginning in common, and the same prompt several times
+    start = (*max(prompts, key=len), *prompts[0])[:SHARED_TOKENS]
+    prompts = [start + prompt for prompt in prompts for _ in range(2)]
+    completions = [completion for completion in completions for _ in range(2)]
+    try:
+        shared_N = _batched(model, prompts, completions, pad_id, share=True)
+    except torch.OutOfMemoryError:
+        raise
+    except _OPEN_ENDED:
+        return False
+    return _gap(model, shared_N, _alone(model, prompts, completions), completions) <= _tolerance(model, TOLERANCE_NATS)
 
 
 def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...]]:
@@ -94,8 +119,8 @@ def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...
     ]
 
 
-def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, plain: bool) -> list[Completion]:
-    engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, plain=plain)
+def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, way: Way) -> list[Completion]:
+    engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, way=way)
     requests = [
         Request(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
         for number, prompt in enumerate(prompts)
@@ -103,30 +128,40 @@ def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, pl
     return engine.generate(requests, Sampling())
 
 
-def _gaps(
-    model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], pad_id: int
-) -> tuple[float, float]:
-    """How far, in nats, tokens are from each row's own forward pass: as written, and in one padded batch."""
-    answers = [completion.ids for completion in completions]
-    batch = collate(prompts, answers, pad_id=pad_id, device=model.device)
-    padded_N = _logprobs(model, model.completion_hidden(batch), batch.targets_N)
-    alone_N = torch.cat([_row_alone(model, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)])
+def _written_gap(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion]) -> float:
+    """How far the log-probabilities of tokens as written are from each row's own forward pass."""
     written_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
-    lengths = [len(answer) for answer in answers]
+    return _gap(model, written_N, _alone(model, prompts, completions), completions)
+
+
+def _gap(model: LanguageModel, other_N: Tensor, alone_N: Tensor, completions: list[Completion]) -> float:
+    gap_N = (other_N.to(alone_N) - alone_N).abs()
     exact = model.dtype in TOLERANCE_NATS
-
-    def worst(other_N: Tensor) -> float:
-        gap_N = (other_N.to(alone_N) - alone_N).abs()
-        gap = gap_N.max() if exact else torch.stack([row_N.mean() for row_N in gap_N.split(lengths)]).max()
-        return torch.nan_to_num(gap, nan=torch.inf).item()
-
-    return worst(written_N), worst(padded_N)
+    rows = gap_N.split([len(completion.ids) for completion in completions])
+    gap = gap_N.max() if exact else torch.stack([row_N.mean() for row_N in rows]).max()
+    return torch.nan_to_num(gap, nan=torch.inf).item()
 
 
-def _row_alone(model: LanguageModel, prompt: tuple[int, ...], answer: tuple[int, ...]) -> Tensor:
-    ids_1T = torch.tensor([[*prompt, *answer]], device=model.device)
-    hidden_TH = model.module.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state[0]
-    return _logprobs(model, hidden_TH[len(prompt) - 1 : -1], ids_1T[0, len(prompt) :])
+def _tolerance(model: LanguageModel, nats: dict[torch.dtype, float]) -> float:
+    return nats.get(model.dtype, TOLERANCE_HALF_NATS)
+
+
+def _batched(
+    model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], pad_id: int, share: bool
+) -> Tensor:
+    answers = [completion.ids for completion in completions]
+    batch = collate(prompts, answers, pad_id=pad_id, device=model.device, share=share)
+    return _logprobs(model, model.completion_hidden(batch), batch.targets_N)
+
+
+def _alone(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion]) -> Tensor:
+    """Log-probabilities [N], a forward pass for each row, without padding, cache or mask."""
+    parts: list[Tensor] = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids_1T = torch.tensor([[*prompt, *completion.ids]], device=model.device)
+        hidden_TH = model.module.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state[0]
+        parts.append(_logprobs(model, hidden_TH[len(prompt) - 1 : -1], ids_1T[0, len(prompt) :]))
+    return torch.cat(parts)
 
 
 def _logprobs(model: LanguageModel, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:

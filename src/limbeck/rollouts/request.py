@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Completion", "Request", "Written"]
+__all__ = ["Completion", "Request", "Way", "Written"]
+
+# Who computes the next token: the lean decoder, the general one, or transformers' own `generate`.
+Way = Literal["lean", "slots", "generate"]
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,17 @@ from enum import IntEnum
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from limbeck.errors import RecipeError
 
-__all__ = ["Purpose", "Sampling", "sample_tokens", "stream_key", "uniform"]
+__all__ = ["Purpose", "Sampling", "draw_tokens", "sample_tokens", "stream_key", "uniform"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+
+# Ids in a block of the two-stage inverse CDF: about the root of a vocabulary.
+CDF_BLOCK = 256
 
 
 class Purpose(IntEnum):
@@ -84,6 +88,52 @@ def stream_key(seed: int, purpose: Purpose, step: int, content_hash: str, occurr
 def uniform(key: int, position: int) -> float:
     """A number in [0, 1) for one position of an answer, with 53 random bits."""
     return (_mix((key + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def draw_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Draw one token per row, as `sample_tokens` does, and say how likely the model itself thinks it.
+
+    Returns:
+        (ids_S, logprobs_S): int64, and nats under the distribution at temperature 1 with every token in it; NaN where
+        a logit is not a finite number, since then nothing can be drawn.
+    """
+    plain = sampling.temperature == 1 and sampling.top_p == 1 and not 0 < sampling.top_k < logits_SV.shape[-1]
+    if not plain:
+        ids_S = sample_tokens(logits_SV, uniforms_S, sampling)
+        return ids_S, _chosen(logits_SV, ids_S) - logits_SV.logsumexp(dim=-1)
+    largest_S1 = logits_SV.amax(dim=-1, keepdim=True)
+    weights_SV = (logits_SV - largest_S1).exp_()
+    ids_S, totals_S = _inverse_cdf(weights_SV, uniforms_S)
+    return ids_S, _chosen(logits_SV, ids_S) - largest_S1.squeeze(1) - totals_S.log()
+
+
+def _chosen(logits_SV: Tensor, ids_S: Tensor) -> Tensor:
+    return logits_SV.gather(1, ids_S.unsqueeze(1)).squeeze(1)
+
+
+def _inverse_cdf(weights_SV: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
+    """`sample_tokens` from weights, in two stages: find the block of ids, then the id within it.
+
+    Cumulative sums are float64 but of blocks, and then of one block a row, so the vocabulary is passed over once.
+    Returns ids and the totals, float64.
+    """
+    num_rows, num_vocabulary = weights_SV.shape
+    num_blocks = -(-num_vocabulary // CDF_BLOCK)
+    padded_SV = functional.pad(weights_SV, (0, num_blocks * CDF_BLOCK - num_vocabulary))
+    blocks_SNV = padded_SV.view(num_rows, num_blocks, CDF_BLOCK)
+    cumulative_SN = blocks_SNV.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    totals_S1 = cumulative_SN[:, -1:].contiguous()
+    target_S1 = uniforms_S.to(cumulative_SN).unsqueeze(1) * totals_S1
+    block_S1 = torch.searchsorted(cumulative_SN, target_S1, right=True)
+    # u < 1 keeps the target below the total except for one rounding: then the last possible id is meant
+    block_S1 = torch.minimum(block_S1, torch.searchsorted(cumulative_SN, totals_S1)).clamp_(max=num_blocks - 1)
+    before_S1 = functional.pad(cumulative_SN, (1, 0)).gather(1, block_S1)
+    rows_S = torch.arange(num_rows, device=weights_SV.device)
+    within_SV = blocks_SNV[rows_S, block_S1.squeeze(1)].double().cumsum(dim=-1)
+    inside_S1 = torch.searchsorted(within_SV, target_S1 - before_S1, right=True)
+    last_S1 = torch.searchsorted(within_SV, within_SV[:, -1:].contiguous())
+    ids_S = (block_S1 * CDF_BLOCK + torch.minimum(inside_S1, last_S1)).squeeze(1)
+    return ids_S.clamp(max=num_vocabulary - 1), totals_S1.squeeze(1)
 
 
 def sample_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> Tensor:

@@ -1,120 +1,107 @@
-"""One static key/value cache, cut into slots: a row per answer being written, all rows at their own length.
+"""The general decoder: any model of transformers that attends by explicit masks, over one static key/value cache.
 
 transformers' caches assume that every row of a batch has the same length (or is padded on the left). Here each row
-has its own: a decode step writes row s at position length[s] and attends to positions 0..length[s]. Masks and
-positions are always given explicitly, so nothing is inferred from the cache, and a sliding window is a mask like
+has its own: a pass writes its tokens at their positions in their rows and attends to what the row holds so far. Masks
+and positions are always given explicitly, so nothing is inferred from the cache, and a sliding window is a mask like
 any other (every layer keeps all positions).
 
-Shapes  S = slots, A = slots in use, B = prompts read together, T = positions, K = key positions, D = head size,
-        G = key/value heads.
+Shapes  S = rows of the cache, B = rows of a pass, T = positions, K = key positions, D = head size, G = key/value heads,
+        H = hidden, V = vocabulary.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 from transformers.cache_utils import Cache
 
-__all__ = ["LayerKinds", "SlotCache", "attention_mask", "kinds_of"]
+from limbeck.models.attention import attention_mask, kinds_of
+from limbeck.models.load import LanguageModel
 
-# Key positions grow in blocks, so that attention sees few distinct shapes.
-KEY_BLOCK = 32
+__all__ = ["Decoder", "SlotDecoder"]
 
 
-class SlotCache(Cache):
-    """Keys and values of all slots; `read` or `write` chooses what the next forward pass does with them."""
+class Decoder(Protocol):
+    """Reads prompts and writes tokens into the rows of a cache of its own, without gradients."""
 
-    def __init__(self, num_slots: int, max_length: int) -> None:
+    def prepare(self, num_rows: int, max_length: int) -> None:
+        """Take the model's weights as they are now, and have room for so many rows of so many positions."""
+
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor:
+        """Read tokens into the rows from `first_row` on; each sees the first `num_keys` positions of its row up to its
+        own. Hidden states [B, T, H]."""
+        ...
+
+    def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None:
+        """Copy the first positions of one row to others."""
+
+    def logits(self, hidden_BH: Tensor) -> Tensor:
+        """Logits [B, V] of the shared vocabulary, float32."""
+        ...
+
+    def release(self) -> None:
+        """The answers are written; give back what only writing needs."""
+
+
+class SlotDecoder:
+    """Decodes with the model's own forward pass."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._layers = kinds_of(model.module.config)
+        self._cache = _SlotCache(0, 0)
+
+    def prepare(self, num_rows: int, max_length: int) -> None:
+        if self._cache.num_rows < num_rows or self._cache.max_length < max_length:
+            self._cache = _SlotCache(num_rows, max_length)
+
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor:
+        keys_1K = torch.arange(num_keys, device=ids_BT.device).unsqueeze(0)
+        mask = attention_mask(positions_BT, keys_1K, self._model.dtype, self._layers)
+        self._cache.place(positions_BT, first_row, num_keys)
+        return self._model.hidden(ids_BT, positions_BT, mask, cache=self._cache)
+
+    def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None:
+        for stored in (*self._cache.keys, *self._cache.values):
+            stored[first_row : first_row + num_rows, :, :num_positions] = stored[source, :, :num_positions]
+
+    def logits(self, hidden_BH: Tensor) -> Tensor:
+        return self._model.head.logits(hidden_BH)
+
+    def release(self) -> None:
+        pass  # the weights are the model's own
+
+
+class _SlotCache(Cache):
+    """Keys and values of all rows [S, G, T, D], a tensor for each layer; `place` says where the next pass goes."""
+
+    def __init__(self, num_rows: int, max_length: int) -> None:
         super().__init__(layers=[])
-        self.num_slots = num_slots
+        self.num_rows = num_rows
         self.max_length = max_length
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._rows: slice | None = None
-        self._positions_A: Tensor | None = None
-        self._num_keys = 0
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
 
-    def reading(self, first_row: int, num_rows: int) -> None:
-        """The next pass reads whole prompts into `num_rows` slots from `first_row` on."""
-        self._rows = slice(first_row, first_row + num_rows)
-        self._positions_A = None
-
-    def writing(self, positions_A: Tensor, num_keys: int) -> None:
-        """The next pass writes one token for each of the first A slots, at `positions_A`."""
-        self._positions_A = positions_A
+    def place(self, positions_BT: Tensor, first_row: int, num_keys: int) -> None:
+        self._positions_BT = positions_BT
+        self._rows = slice(first_row, first_row + len(positions_BT))
+        self._rows_B1 = torch.arange(first_row, self._rows.stop, device=positions_BT.device).unsqueeze(1)
         self._num_keys = num_keys
-
-    def move(self, source: int, target: int) -> None:
-        """Copy slot `source` over slot `target`, so that the slots in use stay contiguous."""
-        for stored in (*self._keys, *self._values):
-            stored[target].copy_(stored[source])
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Called by every attention layer with its new keys and values [B, G, T, D]; returns those to attend to."""
-        if layer_idx == len(self._keys):
-            shape = (self.num_slots, key_states.shape[1], self.max_length)
-            self._keys.append(key_states.new_zeros(*shape, key_states.shape[3]))
-            self._values.append(value_states.new_zeros(*shape, value_states.shape[3]))
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
-        if self._positions_A is None:
-            assert self._rows is not None
-            keys[self._rows, :, : key_states.shape[2]] = key_states
-            values[self._rows, :, : value_states.shape[2]] = value_states
-            return key_states, value_states
-        num_active = len(self._positions_A)
-        rows_A = torch.arange(num_active, device=keys.device)
-        keys[rows_A, :, self._positions_A] = key_states[:, :, 0]
-        values[rows_A, :, self._positions_A] = value_states[:, :, 0]
-        return keys[:num_active, :, : self._num_keys], values[:num_active, :, : self._num_keys]
+        if layer_idx == len(self.keys):
+            shape = (self.num_rows, key_states.shape[1], self.max_length)
+            self.keys.append(key_states.new_zeros(*shape, key_states.shape[3]))
+            self.values.append(value_states.new_zeros(*shape, value_states.shape[3]))
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys[self._rows_B1, :, self._positions_BT] = key_states.transpose(1, 2)
+        values[self._rows_B1, :, self._positions_BT] = value_states.transpose(1, 2)
+        return keys[self._rows, :, : self._num_keys], values[self._rows, :, : self._num_keys]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0  # positions are always explicit; a model must not add an offset of its own
-
-
-@dataclass(frozen=True)
-class LayerKinds:
-    """The kinds of attention layer in a model, and its sliding window if a layer has one."""
-
-    kinds: frozenset[str]
-    window: int | None
-
-
-def kinds_of(config: PretrainedConfig) -> LayerKinds:
-    """The layers of a model, from its configuration."""
-    settings = config.get_text_config().to_dict()
-    window = settings.get("sliding_window")
-    kinds = settings.get("layer_types")
-    if kinds is None:
-        kinds = ["full_attention"] if window is None else ["sliding_attention"]
-    return LayerKinds(frozenset(kinds), window if "sliding_attention" in kinds else None)
-
-
-def attention_mask(
-    query_positions_BT: Tensor, num_keys: int, dtype: torch.dtype, layers: LayerKinds
-) -> Tensor | dict[str, Tensor]:
-    """Which of the key positions 0..num_keys-1 each query may see, as numbers to add to the attention scores.
-
-    Returns [B, 1, T, num_keys]: 0 where key <= query (and query - key < window in a sliding layer), the lowest
-    finite number elsewhere. Models that mix kinds of layer get one mask for each kind.
-    """
-    query_BT1 = query_positions_BT.unsqueeze(2)
-    key_K = torch.arange(num_keys, device=query_positions_BT.device)
-    lowest = torch.finfo(dtype).min
-
-    def additive(hidden_BTK: Tensor) -> Tensor:
-        mask_BTK = torch.zeros(hidden_BTK.shape, dtype=dtype, device=hidden_BTK.device)
-        return mask_BTK.masked_fill_(hidden_BTK, lowest).unsqueeze(1)
-
-    later_BTK = key_K > query_BT1
-    if layers.window is None:
-        return additive(later_BTK)
-    sliding = additive(later_BTK | (key_K <= query_BT1 - layers.window))
-    if layers.kinds == {"sliding_attention"}:
-        return sliding
-    return {"full_attention": additive(later_BTK), "sliding_attention": sliding}

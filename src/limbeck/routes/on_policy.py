@@ -51,6 +51,7 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
         max_tokens=recipe.micro_batch_tokens,
         pad_id=state.engine.pad_id,
         device=student.device,
+        share=state.share,
     )
     num_tokens = sum(batch.tokens.num_tokens for batch in batches)  # of the whole step, before anything is weighted
     for batch in batches:
@@ -72,11 +73,12 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
             loss.backward()
         readings.append((batch, reading))
     with clock.phase("updating"):
-        grad_norm = clip_gradients(student.module.parameters(), recipe.max_grad_norm)
+        grad_norm = clip_gradients(state.weights.named.values(), recipe.max_grad_norm)
         refuse_non_finite_gradient(grad_norm, asked, state)
         set_learning_rate(state.optimizer, learning_rate_at(state.step, recipe))
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
+        state.weights.publish()
     # -------------------------------------------------------------------------------------- end of the step
     return make_record(
         step=state.step + 1,

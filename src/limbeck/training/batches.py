@@ -34,11 +34,12 @@ def micro_batches(
     max_tokens: int,
     pad_id: int,
     device: torch.device,
+    share: bool = False,
 ) -> list[MicroBatch]:
     """Cut a step's answers into batches of at most `max_tokens` tokens, padding counted, longest answers first.
 
     A single answer longer than `max_tokens` gets a batch of its own. Rows of similar length share a batch, so padding
-    is rare; the longest come first, so that a memory shortage shows at once.
+    is rare; the longest come first, so that a memory shortage shows at once. `share` as in `collate`.
     """
     lengths = [len(prompt.ids) + len(completion.ids) for prompt, completion in zip(prompts, completions, strict=True)]
     by_length = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
@@ -55,6 +56,7 @@ def micro_batches(
                 [completions[row].ids for row in rows],
                 pad_id=pad_id,
                 device=device,
+                share=share,
             ),
             rows=tuple(rows),
         )

@@ -1,7 +1,7 @@
 """A step on disk: written beside, hashed, then renamed into place; read only if every hash agrees.
 
     checkpoints/step-00000120/
-        student.safetensors      the trainable weights, in their own dtype
+        student.safetensors      the trainable weights, float32
         optimizer.safetensors    AdamW's two moments and step counters, by parameter name
         MANIFEST.json            step, and size and SHA-256 of the two files
 
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from torch import Tensor
 
 from limbeck.errors import Diverged, Refusal
 from limbeck.training.state import TrainState
@@ -48,7 +49,7 @@ def save_checkpoint(folder: Path, state: TrainState) -> Path:
     Raises:
         Diverged: a weight or moment is not finite; what lies on disk stays as it is.
     """
-    contents = {STUDENT: _weights(state.student.module), OPTIMIZER: _moments(state)}
+    contents = {STUDENT: _weights(state), OPTIMIZER: _moments(state)}
     for name, tensors in contents.items():
         for key, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
@@ -64,7 +65,8 @@ def save_checkpoint(folder: Path, state: TrainState) -> Path:
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
     for name, tensors in contents.items():
-        save_file(tensors, beside / name)
+        # by way of numpy, since weights that share one piece of memory are no duplicates of each other
+        save_file({key: tensor.cpu().numpy() for key, tensor in tensors.items()}, beside / name)
     files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
     (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
     for name in (*contents, MANIFEST):
@@ -94,7 +96,7 @@ def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
     """Put weights, moments and step back into `state`, in place."""
     weights = load_file(checkpoint.path / STUDENT)
     moments = load_file(checkpoint.path / OPTIMIZER)
-    own = dict(_trainable(state.student.module))
+    own = state.weights.named
     if weights.keys() != own.keys():
         differing = sorted(weights.keys() ^ own.keys())
         raise Refusal(
@@ -111,21 +113,18 @@ def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{name}/{key}" in moments
             }
+    state.weights.publish()
     state.step = checkpoint.step
 
 
-def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-
-
-def _weights(module: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().contiguous() for name, parameter in _trainable(module)}
+def _weights(state: TrainState) -> dict[str, Tensor]:
+    return {name: parameter.detach().contiguous() for name, parameter in state.weights.named.items()}
 
 
 def _moments(state: TrainState) -> dict[str, Tensor]:
     return {
         f"{name}/{key}": torch.as_tensor(value).contiguous()
-        for name, parameter in _trainable(state.student.module)
+        for name, parameter in state.weights.named.items()
         for key, value in state.optimizer.state.get(parameter, {}).items()
     }
 

@@ -17,9 +17,14 @@ ADAM_BETAS = (0.9, 0.95)
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW over the parameters that take gradients (Loshchilov and Hutter 2019)."""
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    return torch.optim.AdamW(trainable, lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=recipe.weight_decay)
+    """AdamW over the run's weights (Loshchilov and Hutter 2019)."""
+    return torch.optim.AdamW(
+        list(parameters),
+        lr=recipe.learning_rate,
+        betas=ADAM_BETAS,
+        weight_decay=recipe.weight_decay,
+        fused=True,  # one pass over weights, gradients and moments instead of ten
+    )
 
 
 def learning_rate_at(step: int, recipe: Recipe) -> float:
@@ -43,4 +48,4 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 
     The norm is not finite if any gradient is not: look at it before the optimizer's step.
     """
-    return nn.utils.clip_grad_norm_([parameter for parameter in parameters if parameter.requires_grad], max_norm)
+    return nn.utils.clip_grad_norm_(parameters, max_norm)

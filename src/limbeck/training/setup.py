@@ -9,9 +9,10 @@ Whatever is wrong with prompts or pair is said before a weight is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -37,8 +38,10 @@ from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
+from limbeck.teachers.local import half_teacher
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState
+from limbeck.training.weights import TrainedWeights
 
 __all__ = ["Material", "Models", "load_models", "make_state", "prepare_material"]
 
@@ -69,9 +72,11 @@ class Models:
     """Student and teacher with their logits cut to the shared vocabulary, and how each writes."""
 
     student: LanguageModel
+    weights: TrainedWeights
     teacher: LanguageModel
     student_writing: WritingMethod
     teacher_writing: WritingMethod
+    notes: tuple[str, ...] = ()
 
 
 def prepare_material(recipe: Recipe) -> Material:
@@ -128,21 +133,45 @@ def prepare_material(recipe: Recipe) -> Material:
     )
 
 
-def load_models(material: Material, recipe: Recipe, machine: Machine) -> Models:
-    """Read the weights, cut both heads to the shared vocabulary and find out how each model writes."""
+def load_models(
+    material: Material, recipe: Recipe, machine: Machine, recorded: Mapping[str, Any] | None = None
+) -> Models:
+    """Read the weights, cut both heads to the shared vocabulary and find out how each model writes.
+
+    `recorded` is what an earlier session of the run found out; then nothing is tried again.
+    """
     device = torch.device(machine.device)
     num_real = material.vocabulary.num_shared
-    student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
-    teacher = load_model(
-        material.teacher_ref, trainable=False, dtype=getattr(torch, recipe.teacher_dtype), device=device
-    )
-    student, teacher = student.with_vocabulary(num_real), teacher.with_vocabulary(num_real)
     max_length = material.longest_prompt + recipe.max_practice_tokens
+
+    def writing(model: LanguageModel, who: str) -> WritingMethod:
+        if recorded is not None:
+            return WritingMethod(**recorded["writing"][who])
+        return choose_method(model, max_length=max_length, pad_id=material.pad_id)
+
+    def read_teacher(dtype: torch.dtype) -> LanguageModel:
+        return load_model(material.teacher_ref, trainable=False, dtype=dtype, device=device).with_vocabulary(num_real)
+
+    student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
+    student = student.with_vocabulary(num_real)
+    weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
+    student_writing = writing(student, "student")
+    note = ""
+    if recorded is not None or recipe.teacher_dtype == "float32":
+        teacher = read_teacher(getattr(torch, recorded["teacher_dtype"] if recorded else recipe.teacher_dtype))
+    elif device.type == "cpu":
+        engine = make_engine(student, student_writing, material, recipe)
+        teacher, note = half_teacher(read_teacher, student, engine, material.train.prompts)
+    else:
+        teacher = read_teacher(torch.bfloat16)
+        note = "The teacher reads in bfloat16, which was not compared with float32: that would take twice the memory."
     return Models(
         student=student,
+        weights=weights,
         teacher=teacher,
-        student_writing=choose_method(student, max_length=max_length, pad_id=material.pad_id),
-        teacher_writing=choose_method(teacher, max_length=max_length, pad_id=material.pad_id),
+        student_writing=student_writing,
+        teacher_writing=writing(teacher, "teacher"),
+        notes=(note,) if note else (),
     )
 
 
@@ -150,8 +179,10 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     """The state before the first step."""
     return TrainState(
         student=models.student,
+        weights=models.weights,
         engine=make_engine(models.student, models.student_writing, material, recipe),
-        optimizer=make_optimizer(models.student.module.parameters(), recipe),
+        optimizer=make_optimizer(models.weights.named.values(), recipe),
+        share=models.student_writing.share and models.teacher_writing.share,
         watch=watch,
     )
 
@@ -163,7 +194,7 @@ def make_engine(model: LanguageModel, writing: WritingMethod, material: Material
         pad_id=material.pad_id,
         num_slots=recipe.slots,
         max_read_tokens=recipe.micro_batch_tokens,
-        plain=writing.plain,
+        way=writing.way,
     )
 
 

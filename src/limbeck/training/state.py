@@ -11,6 +11,7 @@ import torch
 
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
+from limbeck.training.weights import TrainedWeights
 
 __all__ = ["PhaseClock", "StepRecord", "TrainState", "WorstToken"]
 
@@ -23,14 +24,17 @@ def _nobody(phase: str) -> None:
 class TrainState:
     """Everything that a step changes: the student's weights, the optimizer's moments and the step counter.
 
-    Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `watch`
-    is told the phase that a step is in.
+    Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `share`
+    says that both models can read what several answers begin with once (see `rollouts.probe`); `watch` is told the
+    phase that a step is in.
     """
 
     student: LanguageModel
+    weights: TrainedWeights
     engine: Engine
     optimizer: torch.optim.Optimizer
     step: int = 0
+    share: bool = False
     watch: Callable[[str], None] = _nobody
 
 

@@ -70,7 +70,7 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
                 "model": ref.text,
                 "tokens": defined,
                 "rows of the head": rows,
-                "writes by": "-" if writing is None else "generate" if writing.plain else "slots",
+                "writes by": "-" if writing is None else writing.way,
             }
             for role, ref, defined, rows, writing in (
                 (

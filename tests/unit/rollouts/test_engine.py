@@ -13,11 +13,12 @@ from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
 from pairs import language_model, random_prompts, tiny_model
 
+WAYS = ("lean", "slots", "generate")
 STOP = tuple(range(40, 60))  # a token in fifteen, so that answers end at many lengths
 
 
-def engine_of(model, num_slots=8, plain=False):
-    return Engine(model, stop_ids=STOP, pad_id=0, num_slots=num_slots, plain=plain)
+def engine_of(model, num_slots=8, way="lean"):
+    return Engine(model, stop_ids=STOP, pad_id=0, num_slots=num_slots, way=way)
 
 
 def requests_of(prompts, longest=24, step=0):
@@ -44,11 +45,11 @@ def written_without_cache(model, request, sampling):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY, Sampling(0.7, 0.9, 20)])
-@pytest.mark.parametrize("plain", [False, True])
-def test_answers_equal_those_of_one_row_alone_without_cache(sampling, plain):
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_equal_those_of_one_row_alone_without_cache(sampling, way):
     model = tiny_model()
     requests = requests_of(random_prompts(9))
-    answers = engine_of(model, num_slots=4, plain=plain).generate(requests, sampling)
+    answers = engine_of(model, num_slots=4, way=way).generate(requests, sampling)
     for request, answer in zip(requests, answers, strict=True):
         ids, logprobs = written_without_cache(model, request, sampling)
         assert answer.ids == ids
@@ -109,21 +110,21 @@ def test_each_request_has_its_own_limit():
         Request(prompt.ids, stream_key(0, Purpose.TRAINING, 0, "0", row, 0), 1 + row)
         for row, prompt in enumerate(random_prompts(6))
     ]
-    for plain in (False, True):
-        answers = Engine(tiny_model(), stop_ids=(), pad_id=0, num_slots=4, plain=plain).generate(requests, Sampling())
+    for way in WAYS:
+        answers = Engine(tiny_model(), stop_ids=(), pad_id=0, num_slots=4, way=way).generate(requests, Sampling())
         assert [len(answer.ids) for answer in answers] == [1, 2, 3, 4, 5, 6]
         assert all(answer.cut_off for answer in answers)
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_defaults_of_the_models_generation_config_do_not_leak(plain):
+@pytest.mark.parametrize("way", WAYS)
+def test_defaults_of_the_models_generation_config_do_not_leak(way):
     model = tiny_model()
     requests = requests_of(random_prompts(6))
-    clean = engine_of(model, plain=plain).generate(requests, Sampling())
+    clean = engine_of(model, way=way).generate(requests, Sampling())
     own = model.module.generation_config
     own.repetition_penalty, own.suppress_tokens, own.temperature = 5.0, list(range(100)), 0.2
     own.no_repeat_ngram_size, own.max_new_tokens, own.eos_token_id, own.top_k = 1, 3, 77, 1
-    assert engine_of(model, plain=plain).generate(requests, Sampling()) == clean
+    assert engine_of(model, way=way).generate(requests, Sampling()) == clean
     assert model.module.generation_config is own
 
 
@@ -133,8 +134,8 @@ def test_padded_rows_of_the_head_are_never_drawn():
     with torch.no_grad():
         module.get_output_embeddings().weight[300:] *= 50  # untrained rows may hold anything
     model = language_model(module, tokenizer, num_real=300)
-    for plain in (False, True):
-        answers = engine_of(model, plain=plain).generate(requests_of(random_prompts(6)), Sampling())
+    for way in WAYS:
+        answers = engine_of(model, way=way).generate(requests_of(random_prompts(6)), Sampling())
         assert max(token for answer in answers for token in answer.ids) < 300
 
 

@@ -10,12 +10,13 @@ import transformers
 
 from builders import tiny_tokenizer
 from limbeck.errors import Refusal
+from limbeck.models.attention import LayerKinds, kinds_of
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.lean import FAMILIES
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.rollouts.slots import LayerKinds, kinds_of
 from pairs import language_model, random_prompts, tiny_model
 
 SMALL = {
@@ -70,7 +71,8 @@ def model_of(config_class, settings):
 def test_these_architectures_write_in_slots(name):
     model = model_of(*SERVED[name])
     method = choose_method(model, max_length=64, pad_id=0)
-    assert not method.plain, method
+    assert method.way == ("lean" if name in FAMILIES else "slots"), method
+    assert method.share
     assert method.gap_nats < 1e-4
 
 
@@ -80,9 +82,9 @@ def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
     model = model_of(*SERVED[name])
     layers = kinds_of(model.module.config)
     assert layers.window == 12
-    monkeypatch.setattr("limbeck.rollouts.engine.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
+    monkeypatch.setattr("limbeck.rollouts.slots.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.plain
+    assert method.way == "generate"
     assert "disagree" in method.reason
 
 
@@ -92,12 +94,12 @@ def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
         {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
     )
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.plain
+    assert method.way == "generate"
     assert "generate" in method.reason
     requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
-    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, plain=True).generate(requests, GREEDY)
+    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, way="generate").generate(requests, GREEDY)
     alone = [
-        Engine(model, stop_ids=(), pad_id=0, num_slots=1, plain=True).generate([request], GREEDY)[0]
+        Engine(model, stop_ids=(), pad_id=0, num_slots=1, way="generate").generate([request], GREEDY)[0]
         for request in requests
     ]
     assert [answer.ids for answer in batched] == [answer.ids for answer in alone]
@@ -123,7 +125,7 @@ def test_a_deep_bf16_model_is_not_refused_for_its_rounding():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
-    assert not choose_method(language_model(module, tiny_tokenizer()), max_length=64, pad_id=0).plain
+    assert choose_method(language_model(module, tiny_tokenizer()), max_length=64, pad_id=0).way != "generate"
 
 
 def test_running_out_of_memory_is_not_taken_for_an_architecture(monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import RecipeError
-from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
+from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, draw_tokens, sample_tokens, stream_key, uniform
 
 COUNTERS = (7, Purpose.TRAINING, 3, "ab" * 32, 0, 0)
 
@@ -87,3 +87,27 @@ def test_temperature_zero_takes_the_likeliest():
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(RecipeError, match="sampling"):
         Sampling(**wrong)
+
+
+@pytest.mark.parametrize("num_vocabulary", [1, 7, 255, 256, 257, 5000])
+def test_the_two_stages_draw_what_one_long_sum_draws(num_vocabulary):
+    generator = torch.Generator().manual_seed(num_vocabulary)
+    logits_SV = 4 * torch.randn(400, num_vocabulary, generator=generator)
+    logits_SV[:, ::3] = -torch.inf if num_vocabulary > 3 else logits_SV[:, ::3]
+    uniforms_S = torch.rand(400, dtype=torch.float64, generator=generator)
+    ids_S, logprobs_S = draw_tokens(logits_SV, uniforms_S, Sampling())
+    assert torch.equal(ids_S, sample_tokens(logits_SV, uniforms_S, Sampling()))
+    own_S = logits_SV.double().log_softmax(-1).gather(1, ids_S[:, None])[:, 0]
+    assert (logprobs_S - own_S).abs().max() < 1e-5
+    for sampling in (GREEDY, Sampling(0.7), Sampling(top_p=0.9), Sampling(top_k=2)):
+        ids_S, logprobs_S = draw_tokens(logits_SV, uniforms_S, sampling)
+        assert torch.equal(ids_S, sample_tokens(logits_SV, uniforms_S, sampling))
+        own_S = logits_SV.double().log_softmax(-1).gather(1, ids_S[:, None])[:, 0]
+        assert (logprobs_S - own_S).abs().max() < 1e-5
+
+
+def test_logits_that_are_not_numbers_say_so():
+    logits_SV = torch.zeros(3, 600)
+    logits_SV[0, 5], logits_SV[1, 5] = torch.nan, torch.inf
+    _, logprobs_S = draw_tokens(logits_SV, torch.tensor([0.1, 0.9, 0.999999], dtype=torch.float64), Sampling())
+    assert torch.isfinite(logprobs_S).tolist() == [False, False, True]

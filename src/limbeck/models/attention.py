@@ -1,0 +1,99 @@
+"""Which keys a query may see, and a cache that lets several rows share the text that they begin with.
+
+Masks are always explicit and follow from positions alone: a query sees the keys at its own position and before it.
+What fills a row up has a later position than anything that is asked of the row, so it is never seen.
+
+Shapes  B = sequences, T = positions, K = key positions, G = key/value heads, D = head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+from transformers.cache_utils import Cache
+
+__all__ = ["NEVER_SEEN", "ContextCache", "LayerKinds", "attention_mask", "kinds_of"]
+
+# The position of a key that belongs to nobody.
+NEVER_SEEN = 1 << 40
+
+
+@dataclass(frozen=True)
+class LayerKinds:
+    """The kinds of attention layer in a model, and its sliding window if a layer has one."""
+
+    kinds: frozenset[str]
+    window: int | None
+
+
+def kinds_of(config: PretrainedConfig) -> LayerKinds:
+    """The layers of a model, from its configuration."""
+    settings = config.get_text_config().to_dict()
+    window = settings.get("sliding_window")
+    kinds = settings.get("layer_types")
+    if kinds is None:
+        kinds = ["full_attention"] if window is None else ["sliding_attention"]
+    return LayerKinds(frozenset(kinds), window if "sliding_attention" in kinds else None)
+
+
+def attention_mask(
+    query_positions_BT: Tensor, key_positions_BK: Tensor, dtype: torch.dtype, layers: LayerKinds
+) -> Tensor | dict[str, Tensor]:
+    """Which keys each query may see, as numbers to add to the attention scores.
+
+    `key_positions_BK` may have one row for all queries. Returns [B, 1, T, K]: 0 where key <= query (and query - key <
+    window in a sliding layer), the lowest finite number elsewhere. Models that mix kinds of layer get one mask for
+    each kind.
+    """
+    query_BT1, key_B1K = query_positions_BT.unsqueeze(2), key_positions_BK.unsqueeze(1)
+    lowest = torch.finfo(dtype).min
+
+    def additive(hidden_BTK: Tensor) -> Tensor:
+        mask_BTK = torch.zeros(hidden_BTK.shape, dtype=dtype, device=hidden_BTK.device)
+        return mask_BTK.masked_fill_(hidden_BTK, lowest).unsqueeze(1)
+
+    later_BTK = key_B1K > query_BT1
+    if layers.window is None:
+        return additive(later_BTK)
+    sliding = additive(later_BTK | (key_B1K <= query_BT1 - layers.window))
+    if layers.kinds == {"sliding_attention"}:
+        return sliding
+    return {"full_attention": additive(later_BTK), "sliding_attention": sliding}
+
+
+class ContextCache(Cache):
+    """Puts the keys and values of a context that was read before in front of a pass's own, and keeps both.
+
+    Differentiable: what the rows learn about a context that they share is summed where the context was read.
+    """
+
+    def __init__(self, context: ContextCache | None = None, row_B: Tensor | None = None) -> None:
+        """`row_B` says which row of `context` each row of the next pass goes on from."""
+        super().__init__(layers=[])
+        self._context = context
+        self._row_B = row_B
+        self.stored: list[tuple[Tensor, Tensor]] = []
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Called by every attention layer with its new keys and values [B, G, T, D]; returns those to attend to."""
+        both = (key_states, value_states)
+        if self._context is not None and self._row_B is not None:
+            before = self._context.stored[layer_idx]
+            rows = [_rows(earlier, self._row_B) for earlier in before]
+            both = (torch.cat([rows[0], key_states], dim=2), torch.cat([rows[1], value_states], dim=2))
+        self.stored.append(both)
+        return both
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0  # positions are always explicit; a model must not add an offset of its own
+
+
+def _rows(stored: Tensor, row_B: Tensor) -> Tensor:
+    """Rows of what is stored; the only row is not copied, and its gradient is a sum instead of a scatter."""
+    return stored.expand(len(row_B), -1, -1, -1) if len(stored) == 1 else stored[row_B]

@@ -91,7 +91,7 @@ def render(table: Table) -> str:
         return "| " + " | ".join(padded) + " |"
 
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join([row(table.columns), "|-" + "-|-".join(rule) + "-|", *map(row, table.rows)])
+    return "\n".join([row(table.columns), row(rule), *map(row, table.rows)])
 
 
 def about_here(**more: object) -> dict[str, object]:
@@ -109,6 +109,16 @@ def about_here(**more: object) -> dict[str, object]:
     }
 
 
+def command_line(arguments: Sequence[str]) -> str:
+    """How to run this again: without the folder of the peers, which is this machine's own, and without --save."""
+    kept, skip = [], False
+    for argument in arguments[1:]:
+        if not skip and argument not in ("--peers", "--save") and not argument.startswith("--peers="):
+            kept.append(argument)
+        skip = argument == "--peers"
+    return " ".join(["python", f"benchmarks/{Path(arguments[0]).name}", *kept])
+
+
 def finish(
     benchmark: str, tables: Sequence[Table], results: object, about: Mapping[str, object], *, save: bool
 ) -> None:
@@ -117,7 +127,7 @@ def finish(
         print(f"\n{table.title}\n\n{render(table)}")
     record = {
         "benchmark": benchmark,
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": command_line(sys.argv),
         "about": dict(about),
         "tables": [{"title": table.title, "columns": table.columns, "rows": table.rows} for table in tables],
         "results": results,

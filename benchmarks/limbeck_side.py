@@ -7,28 +7,25 @@ the same answers those stand in for the engine.
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 from link import Link, fingerprint, page_faults, status_bytes
+from safetensors.torch import save_file
 
-LINK = Link()
-
-import json  # noqa: E402
-import sys  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
-from dataclasses import dataclass, replace  # noqa: E402
-from typing import Any  # noqa: E402
-
-import torch  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-
-from limbeck.machine import use_machine  # noqa: E402
-from limbeck.recipe.schema import Recipe  # noqa: E402
-from limbeck.rollouts.request import Completion, Request  # noqa: E402
-from limbeck.rollouts.sampling import Sampling  # noqa: E402
-from limbeck.routes.on_policy import practice_requests, sampling_of, step  # noqa: E402
-from limbeck.teachers.local import LocalTeacher  # noqa: E402
-from limbeck.training.setup import load_models, make_state, prepare_material  # noqa: E402
-from limbeck.training.state import TrainState  # noqa: E402
+from limbeck.machine import use_machine
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.sampling import Sampling
+from limbeck.routes.on_policy import practice_requests, sampling_of, step
+from limbeck.teachers.local import LocalTeacher
+from limbeck.training.setup import load_models, make_state, prepare_material
+from limbeck.training.state import TrainState
 
 
 @dataclass
@@ -83,6 +80,7 @@ def keep_gradient(state: TrainState, path: str) -> None:
 
 
 def main() -> None:
+    link = Link()
     spec = json.loads(sys.argv[1])
     recipe = recipe_of(spec)
     machine = use_machine(recipe.device)
@@ -95,13 +93,13 @@ def main() -> None:
     engine, prompts = state.engine, material.train.prompts
     if spec["gradient_path"] is not None:
         keep_gradient(state, spec["gradient_path"])
-    LINK.say(versions=machine.libraries, threads=machine.num_threads)
-    while (message := LINK.wait()) is not None:
+    link.say(versions=machine.libraries, threads=machine.num_threads)
+    while (message := link.wait()) is not None:
         first = message["round"] * recipe.prompts_per_step
         chosen = [prompts[(first + number) % len(prompts)] for number in range(recipe.prompts_per_step)]
         if message.get("write"):
             requests = practice_requests(chosen, message["round"], recipe.max_practice_tokens, recipe)
-            LINK.say(answers=[answer.ids for answer in engine.generate(requests, sampling_of(recipe))])
+            link.say(answers=[answer.ids for answer in engine.generate(requests, sampling_of(recipe))])
             continue
         stored = message.get("answers")
         state.engine = engine if stored is None else StoredAnswers(stored, engine.pad_id)
@@ -109,7 +107,7 @@ def main() -> None:
         record = step(state, teacher, chosen, recipe)
         step_s = time.perf_counter() - started
         state.step += 1
-        LINK.say(
+        link.say(
             step_s=step_s,
             seconds={
                 "writing": record.write_s,

@@ -1,7 +1,6 @@
 """A worker's end of the line: one JSON object a line, in on stdin and out on stdout; and what a process says of itself.
 
-Only the standard library, since this runs in the peers' environment too. Whatever else the worker or its libraries
-print goes to stderr.
+Only the standard library, since this runs in the peers' environment too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PROC = Path("/proc/self")
 
 
 class Link:
-    """Says lines to the parent and waits for its lines; made before anything else is imported that might print."""
+    """Says lines to the parent and waits for its lines; once it is made, whatever else is printed goes to stderr."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -1,7 +1,10 @@
 """The parent's end of the line: sides are worker processes that compute one at a time, when told to.
 
 A side loads its models once and then waits. While another one computes it must not use the processor: the parent
-measures that it does not (`Side.cpu_s`).
+measures that it does not (`Side.cpu_s`). OpenMP's threads fall asleep by themselves some milliseconds after their last
+work, so nothing is set for that: OMP_WAIT_POLICY=PASSIVE makes every small operation wait for a thread to wake up,
+which slows `generate` by a quarter and would flatter whoever has fewer small operations. On a machine with busy
+neighbours it is the other way round; a variable set for the benchmark reaches both sides.
 """
 
 from __future__ import annotations
@@ -33,8 +36,6 @@ QUIET = {
     "TQDM_DISABLE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-# The same for every side: a thread that has nothing to do sleeps at once.
-SLEEP_WHEN_IDLE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 class SideFailed(RuntimeError):
@@ -79,6 +80,8 @@ class Side:
         timer.start()
         try:
             line = self._process.stdout.readline()
+            while line and not line.startswith("{"):  # what a library printed while it was imported
+                line = self._process.stdout.readline()
         finally:
             timer.cancel()
         if not line:
@@ -106,7 +109,7 @@ def worker_environment(*, peer: bool, keep_memory: bool) -> dict[str, str]:
     inherited = {
         name: value for name, value in os.environ.items() if name not in hidden and not name.startswith("MALLOC_")
     }
-    return inherited | QUIET | SLEEP_WHEN_IDLE | (KEEP_MEMORY if keep_memory else {})
+    return inherited | QUIET | (KEEP_MEMORY if keep_memory else {})
 
 
 def in_turn(sides: Sequence[Side], ask: Mapping[str, object]) -> tuple[dict[str, dict[str, Any]], float]:

@@ -10,26 +10,23 @@ beginning of each step until the parent says go, and some of its methods are tim
 
 from __future__ import annotations
 
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import datasets
+import torch
+import transformers
+import trl
 from link import Link, fingerprint, page_faults, status_bytes
-
-LINK = Link()
-
-import json  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-import time  # noqa: E402
-from collections import Counter  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-import accelerate  # noqa: E402
-import datasets  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-import trl  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 MICRO_BATCH = 8
 
@@ -67,7 +64,8 @@ class Watch:
 class OneStepAtATime(TrainerCallback):
     """Waits for the parent's word before each step and answers it after."""
 
-    def __init__(self, watch: Watch, gradient_path: str | None) -> None:
+    def __init__(self, link: Link, watch: Watch, gradient_path: str | None) -> None:
+        self.link = link
         self.watch = watch
         self.gradient_path = gradient_path
         self.answers: list[list[int]] | None = None
@@ -76,7 +74,7 @@ class OneStepAtATime(TrainerCallback):
         self.loss = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        message = LINK.wait()
+        message = self.link.wait()
         if message is None:
             raise SystemExit(0)
         self.answers = message.get("answers")
@@ -98,7 +96,7 @@ class OneStepAtATime(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step_s = self.watch.now() - self.started
         seconds = self.watch.seconds
-        LINK.say(
+        self.link.say(
             step_s=step_s,
             seconds={
                 "writing": seconds["writing"],
@@ -178,6 +176,7 @@ def watch_methods(trainer: trl.DistillationTrainer, steps: OneStepAtATime, watch
 
 
 def main() -> None:
+    link = Link()
     spec = json.loads(sys.argv[1])
     precision, dtype = VARIANTS[spec["variant"]]
     torch.set_float32_matmul_precision(precision)
@@ -190,7 +189,7 @@ def main() -> None:
     needed = range(spec["rounds"] * shape["num_prompts"])
     rows = [{"prompt": json.loads(lines[number % len(lines)])["prompt"]} for number in needed]
     watch = Watch(cuda=spec["device"] != "cpu")
-    steps = OneStepAtATime(watch, spec["gradient_path"])
+    steps = OneStepAtATime(link, watch, spec["gradient_path"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = trl.DistillationTrainer(
             model=student,
@@ -202,7 +201,7 @@ def main() -> None:
         )
         watch_methods(trainer, steps, watch)
         versions = {module.__name__: module.__version__ for module in (trl, transformers, torch, accelerate, datasets)}
-        LINK.say(versions=versions, threads=torch.get_num_threads())
+        link.say(versions=versions, threads=torch.get_num_threads())
         trainer.train()
 
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench docs models clean
+.PHONY: demo test slow lint bench bench-peers docs models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
@@ -20,8 +20,16 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
-bench: $(INSTALLED)
+bench: $(INSTALLED) models bench-peers
+	$(BIN)/python benchmarks/vs_trl.py
+	$(BIN)/python benchmarks/vs_trl.py --stored --shapes ragged,8x64
+	$(BIN)/python benchmarks/rollouts.py
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/scaling.py
+
+# The peers that the benchmarks compare with, in an environment of their own.
+bench-peers: $(INSTALLED)
+	$(BIN)/python benchmarks/peers.py
 
 docs: $(INSTALLED)
 	$(BIN)/python scripts/generate_docs.py

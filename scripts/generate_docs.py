@@ -2,6 +2,7 @@
 
 docs/cli.md              every command's help, as a terminal of 80 columns shows it
 docs/recipe.md           every setting of a recipe
+docs/performance.md      what the benchmarks saved
 tests/public_reports.md  which test retells which public report
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import io
 from pathlib import Path
 
+from performance_page import load_baselines, performance_page
 from rich.console import Console
 
 from limbeck.cli import app
@@ -92,6 +94,7 @@ def pages() -> dict[Path, str]:
     return {
         ROOT / "docs" / "cli.md": cli_page(),
         ROOT / "docs" / "recipe.md": recipe_page(),
+        ROOT / "docs" / "performance.md": performance_page(load_baselines()),
         ROOT / "tests" / "public_reports.md": reports_page(),
     }
 

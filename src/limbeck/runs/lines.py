@@ -14,7 +14,7 @@ from pathlib import Path
 
 from limbeck.errors import DataError, Stopped
 
-__all__ = ["append_line", "event_line", "iterate_lines", "write_failed", "write_text"]
+__all__ = ["append_line", "event_line", "iterate_lines", "iterate_places", "write_failed", "write_text"]
 
 
 def event_line(event: Mapping[str, object]) -> str:
@@ -64,6 +64,12 @@ def _cut_torn_end(descriptor: int) -> None:
 
 def iterate_lines(path: Path) -> Iterator[dict[str, object]]:
     """The object of each line that ends. Raises DataError for a file that cannot be read or a line that is broken."""
+    for _, _, value in iterate_places(path):
+        yield value
+
+
+def iterate_places(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[str, object]]]:
+    """The lines from byte `start` on, each with the byte where it starts and the byte where it ends."""
     try:
         # no link: a run folder from elsewhere must not choose which file is read
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -74,10 +80,13 @@ def iterate_lines(path: Path) -> Iterator[dict[str, object]]:
             needed="A run's files are plain files that you may read, and no links.",
             fix="Give yourself the permission, or put the file itself there.",
         ) from error
+    name = str(path) if start == 0 else f"{path} from byte {start}"
     with os.fdopen(descriptor, "rb") as file:
+        file.seek(start)
         for number, line in enumerate(file, start=1):  # lines of a binary file end at the newline byte alone
             if line.endswith(b"\n"):
-                yield _parsed(line, f"{path}:{number}")
+                yield start, start + len(line), _parsed(line, f"{name}:{number}")
+                start += len(line)
 
 
 def _parsed(line: bytes, place: str) -> dict[str, object]:

@@ -1,0 +1,299 @@
+"""Many questions to one endpoint at a time: places, waits, retries, budget, and the reasons to stop.
+
+They run in a thread of their own, so calls go on and keep their deadlines while the caller works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from limbeck.errors import LimbeckError, Stopped
+from limbeck.http import Endpoint, HttpClient, Lost, Reply
+from limbeck.teachers.gate import Gate, Halted
+from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
+from limbeck.teachers.reply import Failure, Outcome, judge
+
+__all__ = ["Calls", "HostedSettings"]
+
+_MAX_WAIT_S = 30.0
+_LOOK_AGAIN_S = 0.1  # while another process asks the same
+_GO_ON = "Then start again: every answer that came is stored and not asked again."
+_STOPS = {
+    "unauthorized": ("The endpoint takes another key.", "Set the right key in the environment."),
+    "forbidden": ("The key may not use this model.", "Ask the owner of the account, or name another model."),
+    "unknown-model": (
+        "The endpoint knows no such model, or this is not its address.",
+        "Correct openai:MODEL, or base_url, which mostly ends in /v1.",
+    ),
+    "quota": ("The account at the endpoint is used up.", "Fill it up or raise its limit there."),
+    "redirected": (
+        "Prompts and keys do not follow an endpoint to another address.",
+        "If you trust that address, approve it and write it as base_url.",
+    ),
+    "refused": ("The endpoint takes no such requests at all.", "Look at base_url and at the extra parameters."),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedSettings:
+    """Where a hosted teacher is, what it may cost, how it is treated, and what is sent besides the messages.
+
+    `alias` names the endpoint in the ledger. Prices are money per million tokens, in the currency of `max_cost`. An
+    attempt lasts `attempt_s` at most, a question with all attempts and waits `deadline_s` from its first sending. After
+    `num_attempts` failed attempts it is given up (being told to wait is no failure); after `stop_after` questions in a
+    row without a usable answer the writing stops. `limit_name` is the field of a request for the longest answer,
+    `answers_as` the model's name in the replies where that is another, `parameters` are further fields.
+    """
+
+    base_url: str = "https://api.openai.com/v1"
+    alias: str | None = None
+    max_calls: int | None = None
+    max_total_tokens: int | None = None
+    max_cost: float | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    concurrency: int = 8
+    attempt_s: float = 120.0
+    deadline_s: float = 600.0
+    num_attempts: int = 6
+    first_wait_s: float = 0.5
+    stop_after: int = 20
+    limit_name: str = "max_tokens"
+    answers_as: str | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+    def caps(self) -> Caps:
+        max_nano = None if self.max_cost is None else math.floor(self.max_cost * 1e9)
+        return Caps(self.max_calls, self.max_total_tokens, max_nano)
+
+    def cost(self, input_tokens: int, output_tokens: int) -> Cost:
+        """Of one call, rounded up; no money where there are no prices."""
+        prices = ((input_tokens, self.input_price or 0.0), (output_tokens, self.output_price or 0.0))
+        nano = sum(math.ceil(num_tokens * price * 1000) for num_tokens, price in prices)
+        return Cost(1, input_tokens + output_tokens, nano)
+
+
+@dataclass
+class _Call:
+    """A question on its way; `until` is None before its first sending."""
+
+    question: Question
+    until: float | None = None
+    sent_at: float = 0.0
+    num_failed: int = 0
+    num_waits: int = 0
+
+
+class Calls:
+    """Puts `questions` to `model` inside `with`; `failure_of` waits for one of them."""
+
+    def __init__(
+        self,
+        questions: Iterable[Question],
+        model: str,
+        endpoint: Endpoint,
+        settings: HostedSettings,
+        ledger: Ledger,
+        account: str,
+    ) -> None:
+        self._questions = iter(questions)
+        self._model = model
+        self._where = f"{model} at {endpoint.url}"
+        self._settings = settings
+        self._caps = settings.caps()
+        self._ledger = ledger
+        self._account = account
+        self._client = HttpClient(endpoint, num_connections=settings.concurrency)
+        self._gate = Gate(settings.concurrency)
+        self._num_unusable = 0  # in a row
+        self._decided: dict[str, Failure | None] = {}
+        self._news: queue.SimpleQueue[tuple[str, Failure | None] | None] = queue.SimpleQueue()
+        self._in_flight: dict[str, float] = {}
+        self._started = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        # a daemon, so that nothing more is asked once the program has ended
+        self._thread = threading.Thread(target=self._run, name="limbeck-teacher", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Calls in flight are given up; replies that came are stored."""
+        self._started.wait()
+        if self._task is not None:
+            with suppress(RuntimeError):  # its loop is closed, for it has ended
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    def failure_of(self, question: Question) -> Failure | None:
+        """Wait until a question is decided: None when its answer is stored. Raises what stopped the writing."""
+        while question.key not in self._decided:
+            news = self._news.get()
+            if news is None:
+                assert self._gate.stop is not None, "the writing ended without a word on this question"
+                raise self._gate.stop
+            self._decided[news[0]] = news[1]
+        return self._decided[question.key]
+
+    def in_flight_s(self) -> list[float]:
+        """How long each request in flight has been so."""
+        return [time.monotonic() - sent_at for sent_at in list(self._in_flight.values())]
+
+    def _run(self) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._ask_all())
+        finally:
+            self._started.set()
+            self._news.put(None)
+
+    async def _ask_all(self) -> None:
+        self._task = asyncio.current_task()
+        self._started.set()
+        async with self._client:
+            await asyncio.gather(*(self._work() for _ in range(self._settings.concurrency)))
+
+    async def _work(self) -> None:
+        for question in self._questions:
+            try:
+                failure = await self._ask(_Call(question))
+                self._news.put((question.key, failure))
+            except Halted:
+                break
+            except LimbeckError as error:  # the ledger cannot be written, for one
+                self._gate.close(error)
+
+    async def _ask(self, call: _Call) -> Failure | None:
+        """One question with its retries; None when its answer is stored."""
+        failure: Failure | None = None
+        while True:
+            try:
+                outcome = await self._attempt(call)
+            except TimeoutError:  # no place was free before its deadline
+                break
+            if isinstance(outcome, str):
+                if outcome == STORED:
+                    return None
+                await self._gate.sleep(_LOOK_AGAIN_S)
+                continue
+            if outcome.answer is not None:
+                self._gate.widen()
+                self._count(usable=outcome.answer.label == "ok")
+                return None
+            failure = Failure(outcome.kind, outcome.text)
+            wait_s = self._wait_s(call, outcome)
+            if outcome.kind in _STOPS or (outcome.wait_s or 0.0) > self._settings.deadline_s:
+                self._stop(outcome)
+            is_late = call.until is not None and time.monotonic() + wait_s >= call.until
+            if outcome.kind == "rejected" or call.num_failed >= self._settings.num_attempts or is_late:
+                break
+            await self._gate.sleep(wait_s)
+        self._count(usable=False)
+        return failure
+
+    def _wait_s(self, call: _Call, outcome: Outcome) -> float:
+        """How long to wait before the next attempt: as the endpoint asks, or by full jitter; all wait if it is busy."""
+        call.num_failed += outcome.kind != "rate-limited"
+        longest_s = min(_MAX_WAIT_S, self._settings.first_wait_s * 2.0**call.num_waits)
+        call.num_waits += 1
+        jitter_s = random.SystemRandom().uniform(0.0, longest_s)
+        if outcome.wait_s is None and outcome.kind != "rate-limited":
+            return jitter_s
+        asked_s = jitter_s if outcome.wait_s is None else outcome.wait_s
+        self._gate.narrow(call.sent_at, asked_s)
+        return asked_s + min(jitter_s, 0.1 * asked_s)  # not all at once
+
+    async def _attempt(self, call: _Call) -> Outcome | str:
+        """One request, when there is a place and budget for it; STORED or BUSY where another process asks or asked."""
+        while True:
+            await self._gate.enter(call.until)
+            name = FULL
+            try:
+                wanted = (self._account, call.question, self._caps)
+                if self._gate.num_in_flight == 1 or self._ledger.fits(*wanted):
+                    name = await asyncio.to_thread(self._ledger.intend, *wanted, self._settings.attempt_s)
+                if name in (STORED, BUSY):
+                    return name
+                if name != FULL and self._gate.is_open():
+                    return await self._send(call, name)
+                if name != FULL:  # the endpoint has asked everybody to wait meanwhile
+                    await self._settle(name, call.question, Lost("unreachable", "", sent=False), Outcome("not-sent"))
+            finally:
+                self._gate.leave(ended=name != FULL)
+            if name == FULL and self._gate.num_in_flight == 0:
+                self._gate.close(self._over_budget())
+            if name == FULL:  # a call that ends may cost less than was reserved
+                await self._gate.change(call.until)
+
+    async def _send(self, call: _Call, name: str) -> Outcome:
+        question = call.question
+        body = {**question.request, self._settings.limit_name: question.limit, "stream": False}
+        call.sent_at = time.monotonic()
+        call.until = call.until or call.sent_at + self._settings.deadline_s
+        within_s = max(min(self._settings.attempt_s, call.until - call.sent_at), 0.001)
+        self._in_flight[name] = call.sent_at
+        try:
+            reply = await self._client.post("/chat/completions", json.dumps(body).encode(), within_s=within_s)
+        finally:
+            del self._in_flight[name]
+        outcome = judge(reply, self._model)
+        await self._settle(name, question, reply, outcome)
+        return outcome
+
+    async def _settle(self, name: str, question: Question, reply: Reply | Lost, outcome: Outcome) -> None:
+        answer = outcome.answer
+        spent = question.worst  # where it is not known what was charged
+        if isinstance(reply, Lost) and not reply.sent:
+            spent = Cost()
+        elif isinstance(reply, Reply) and reply.status != 200:
+            spent = Cost(calls=1)
+        elif answer is not None and answer.input_tokens is not None and answer.output_tokens is not None:
+            spent = self._settings.cost(answer.input_tokens, answer.output_tokens)
+        await asyncio.to_thread(
+            self._ledger.settle,
+            *(name, question, reply),
+            outcome=outcome.kind,
+            spent=spent,
+            label=answer.label if answer is not None else "",
+        )
+
+    def _count(self, *, usable: bool) -> None:
+        """The breaker: so many questions in a row without a usable answer mean a fault that all of them share."""
+        self._num_unusable = 0 if usable else self._num_unusable + 1
+        if self._num_unusable >= self._settings.stop_after:
+            given = f"{self._num_unusable} questions in a row brought no usable answer from {self._where}."
+            needed = "So many mean a fault of the endpoint or of the settings, and more would cost money for nothing."
+            fix = f"Look at the labels and reasons of the last answers. {_GO_ON}"
+            self._gate.close(Stopped("teacher.nothing-usable", given=given, needed=needed, fix=fix))
+
+    def _stop(self, outcome: Outcome) -> None:
+        needed, fix = _STOPS.get(outcome.kind, ("It asks to wait longer than a call may take.", "Wait as long."))
+        given = f"{self._where} ended the writing ({outcome.kind}): {outcome.text}."
+        self._gate.close(Stopped(f"teacher.{outcome.kind}", given=given, needed=needed, fix=f"{fix} {_GO_ON}"))
+        raise Halted
+
+    def _over_budget(self) -> Stopped:
+        amounts = zip(self._ledger.spent(self._account), self._caps, strict=True)
+        units = (("calls", 1), ("tokens", 1), ("money", 1e9))
+        parts = [
+            f"{amount / unit:.6g} of {cap / unit:.6g} {name}"
+            for (amount, cap), (name, unit) in zip(amounts, units, strict=True)
+            if cap is not None
+        ]
+        return Stopped(
+            "teacher.budget",
+            given=f"The budget of {self._account} has no room for a call to {self._where}: {', '.join(parts)} spent.",
+            needed="A call is sent only if the most that it can cost, its prompt and its longest answer, still fits.",
+            fix=f"Raise the cap. {_GO_ON}",
+        )

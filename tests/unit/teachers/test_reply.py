@@ -1,0 +1,138 @@
+"""What a reply means: labels, reasoning in all its forms, and replies that are none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limbeck.http import Lost, Reply
+from limbeck.teachers.reply import Answer, judge, read_answer
+from misbehaving_server import completion
+
+
+def answer(message_or_content, **fields) -> Answer:
+    outcome = judge(Reply(200, {}, json.dumps(completion(message_or_content, **fields)).encode()), "tiny")
+    assert outcome.answer is not None
+    return outcome.answer
+
+
+@pytest.mark.report("HA-02")
+def test_answers_cut_off_and_unknown_ends_are_told_from_whole_ones_by_their_finish_reason():
+    ends = ["stop", "length", "length", "length", "length", None, "moon_phase", "stop", "eos", "max_tokens"]
+    texts = ["whole"] * 10
+    texts[1:3] = ["```python\nfor x in", "<think>\nFirst I"]
+    answers = [answer(text, finish=end) for text, end in zip(texts, ends, strict=True)]
+    labels = [one.label for one in answers]
+    assert labels == ["ok", *["cut-off"] * 4, "unknown-end", "unknown-end", "ok", "ok", "cut-off"]
+    assert [one.finish_reason for one in answers] == ends
+
+
+@pytest.mark.report("HA-03", "HA-13")
+@pytest.mark.parametrize(
+    ("content", "extra", "text", "reasoning", "label"),
+    [
+        (None, {"reasoning_content": "Long thoughts."}, "", "Long thoughts.", "empty"),
+        ("", {"reasoning": "Long thoughts."}, "", "Long thoughts.", "empty"),
+        (" \n ", {}, " \n ", "", "empty"),
+        ([{"type": "text", "text": "Yes"}, {"type": "text", "text": "."}], {}, "Yes.", "", "ok"),
+        ([], {}, "", "", "empty"),
+        ("Yes.", {"reasoning_content": "Thoughts."}, "Yes.", "Thoughts.", "ok"),
+        ("<think>\nThoughts.\n</think>\n\nYes.", {}, "Yes.", "Thoughts.", "ok"),
+        ("<thinking>Thoughts.</thinking>Yes.", {}, "Yes.", "Thoughts.", "ok"),
+        ("Thoughts.\n</think>\nYes.", {}, "Yes.", "Thoughts.", "ok"),
+        ("<think>Thoughts.</think>", {}, "", "Thoughts.", "empty"),
+        ("<think>\nThoughts without end. Yes.", {}, "", "Thoughts without end. Yes.", "unclosed-reasoning"),
+        ("I think <b>so</b>.", {}, "I think <b>so</b>.", "", "ok"),
+    ],
+)
+def test_reasoning_is_kept_apart_whatever_form_it_comes_in(content, extra, text, reasoning, label):
+    found = answer(content, **extra)
+    assert (found.text, found.reasoning, found.label) == (text, reasoning, label)
+
+
+@pytest.mark.report("HA-03")
+def test_thoughts_that_take_the_whole_length_are_no_answer():
+    found = answer(None, finish="length", reasoning_content="Long thoughts.", usage=())
+    assert (found.text, found.label, found.input_tokens, found.output_tokens) == ("", "cut-off", None, None)
+
+
+@pytest.mark.report("HA-04")
+def test_filtered_and_flagged_replies_are_labelled_and_likely_refusals_are_only_pointed_out():
+    assert answer("", finish="content_filter").label == "filtered"
+    flagged = answer(None, refusal="I can't help with that.")
+    assert (flagged.label, flagged.text) == ("refused", "I can't help with that.")
+    polite = [
+        "I'm sorry, but I can't help with that.",
+        "I cannot provide that.",
+        "As an AI model, I am unable to assist.",
+    ]
+    useful = [
+        "You cannot help it.",
+        "I can help with that.",
+        "Sorry to hear that! Restart it.",
+        "I can't believe it: 7.",
+    ]
+    found = [answer(text) for text in (*polite, *useful)]
+    assert {one.label for one in found} == {"ok"}
+    assert [one.reads_like_refusal for one in found] == [True] * 3 + [False] * 4
+
+
+def test_the_model_that_replied_is_compared_with_the_one_that_was_asked():
+    body = json.dumps({**completion(), "model": "served-name"}).encode()
+    cases = {
+        "served-name": "ok",
+        "served": "ok",
+        "org/served-name": "ok",
+        "name": "other-model",
+        "gpt-9": "other-model",
+    }
+    assert {model: read_answer(body, model, label="ok", raw="").label for model in cases} == cases
+
+
+def test_a_stored_reply_that_is_none_any_more_is_told_and_not_raised():
+    assert read_answer(b"{}", "tiny", label="ok", raw="here") == Answer("", "unreadable", raw="here")
+    assert read_answer(b"", "tiny", label="oversize", raw="here") == Answer("", "oversize", raw="here")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+def test_no_body_breaks_the_reader(data):
+    value = completion("An answer.", reasoning_content="x", tool_calls=[], refusal=None)
+    for _ in range(data.draw(st.integers(0, 3))):  # put anything in any place
+        place = data.draw(st.sampled_from(["choices", "usage", "model", "error", "choice", "message", "usage field"]))
+        odd = data.draw(JSON)
+        choice = value["choices"][0] if isinstance(value["choices"], list) and value["choices"] else {}
+        if place in ("choices", "usage", "model", "error"):
+            value[place] = odd
+        elif place == "choice" and isinstance(choice, dict):
+            choice[data.draw(st.sampled_from(["message", "finish_reason"]))] = odd
+        elif place == "message" and isinstance(choice, dict) and isinstance(choice.get("message"), dict):
+            choice["message"][data.draw(st.sampled_from(["content", "refusal", "reasoning", "tool_calls"]))] = odd
+        elif place == "usage field" and isinstance(value["usage"], dict):
+            value["usage"]["prompt_tokens"] = odd
+    body = json.dumps(value).encode()
+    body = body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body
+    outcome = judge(Reply(data.draw(st.sampled_from([200, 200, 204, 302, 400, 429, 500])), {}, body), "tiny")
+    assert (outcome.answer is not None) == (outcome.kind == "answered")
+    if outcome.answer is not None and outcome.answer.label == "ok":
+        assert outcome.answer.text.strip()
+        assert outcome.answer.input_tokens is None or outcome.answer.input_tokens >= 0
+
+
+@given(st.binary(max_size=200), st.sampled_from([200, 401, 429, 503]))
+def test_no_bytes_break_the_reader(body, status):
+    assert judge(Reply(status, {}, body), "tiny").answer is None
+
+
+def test_a_reply_longer_than_any_answer_closes_its_question():
+    outcome = judge(Lost("oversize", "too long"), "tiny")
+    assert outcome.answer == Answer("", "oversize")

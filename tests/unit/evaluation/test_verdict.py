@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from graded import pair_of_counts
+
+from limbeck.evaluation.comparison import Comparison, compare
+from limbeck.evaluation.statistics import Interval, difference, share
+from limbeck.evaluation.verdict import Decision, Reason, after, before, points, prompts_needed, words
+
+
+@cache
+def compared(num_first: int, num_second: int, both_good: int, both_bad: int) -> Comparison:
+    return compare(*pair_of_counts(num_first, num_second, both_good, both_bad))
+
+
+def decisions(num, effect, share_apart, *, num_sets, seed) -> list[Decision]:
+    """Verdicts on sets drawn with a planted effect, where `share_apart` of the prompts are good for one model alone."""
+    won, lost = (share_apart + effect) / 2, (share_apart - effect) / 2
+    sets = np.random.default_rng(seed).multinomial(num, [won, lost, 1 - share_apart], size=num_sets).tolist()
+    return [decide(*counts) for counts in sets]
+
+
+@cache
+def decide(first: int, second: int, ties: int) -> Decision:
+    """The verdict on 0/1 grades, which are known by how many prompts only the first, or only the second, has good."""
+    values = np.concatenate([np.ones(first), -np.ones(second), np.zeros(ties)])
+    found = difference(values, np.zeros_like(values))
+    return before(of((found.estimate, found.low, found.high), n=found.n)).decision
+
+
+def of(difference: tuple[float, float, float], *, n: int = 200) -> Comparison:
+    """A comparison of which only the difference counts."""
+    estimate, low, high = difference
+    return replace(compared(50, 30, 60, 60), difference=Interval(estimate, low, high, n))
+
+
+@pytest.mark.parametrize(
+    ("difference", "decision"),
+    [
+        *(((0.2, 0.1, 0.3), Decision.DISTIL), ((0.1, 0.001, 0.2), Decision.DISTIL)),
+        *(((0.0999, 0.001, 0.2), Decision.NOT_SURE), ((0.2, 0.0, 0.4), Decision.NOT_SURE)),
+        *(((0.05, 0.01, 0.0999), Decision.DONT), ((0.0, -0.1, 0.1), Decision.NOT_SURE)),
+        *(((0.0, -0.09, 0.09), Decision.DONT), ((-0.3, -0.4, -0.2), Decision.DONT)),
+    ],
+)
+def test_the_rule_before(difference, decision):
+    found = before(of(difference))
+    assert found.decision == decision
+    assert found.gap == of(difference).difference
+    assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE and difference[0] != 0.0999)
+
+
+def test_the_band_is_a_setting():
+    assert before(of((0.07, 0.02, 0.12)), band=0.05).decision == Decision.DISTIL
+    assert before(of((0.07, 0.02, 0.12)), band=0.2).decision == Decision.DONT
+
+
+def test_what_ties_say():
+    assert Reason.BOTH_BAD in before(compared(10, 5, 10, 75)).reasons
+    assert Reason.BOTH_GOOD in before(compared(10, 5, 75, 10)).reasons
+    assert before(compared(50, 10, 20, 20)).reasons == (Reason.CLEAR_GAP,)
+    assert before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
+
+
+@pytest.mark.parametrize("share_apart", [0.3, 0.5])
+@pytest.mark.parametrize("num", [60, 200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_teacher_no_better_seldom_gets_distil(num, share_apart):
+    found = decisions(num, 0.0, share_apart, num_sets=10_000, seed=1)
+    assert found.count(Decision.DISTIL) / len(found) <= 0.035
+
+
+def test_a_planted_gap_of_20_points_gets_distil_at_200_prompts():
+    found = decisions(200, 0.2, 0.4, num_sets=500, seed=2)
+    assert found.count(Decision.DISTIL) / len(found) >= 0.98
+    assert found.count(Decision.DONT) == 0
+    assert before(compared(60, 20, 60, 60)).decision == Decision.DISTIL
+
+
+@pytest.mark.parametrize(
+    ("effect", "share_apart", "decision"),
+    [
+        *((0.3, 0.5, Decision.DISTIL), (0.2, 0.4, Decision.DISTIL), (0.15, 0.4, Decision.DISTIL)),
+        *((0.0, 0.2, Decision.DONT), (-0.1, 0.5, Decision.DONT), (0.03, 0.2, Decision.DONT)),
+    ],
+)
+def test_the_proposed_number_of_prompts_settles_it_in_80_of_100_sets(effect, share_apart, decision):
+    num = prompts_needed(effect, math.sqrt(share_apart - effect**2))
+    assert num is not None
+    found = decisions(num, effect, share_apart, num_sets=2000, seed=3)
+    assert 0.7 <= 1 - found.count(Decision.NOT_SURE) / len(found) <= 0.9
+    assert found.count(decision) / len(found) >= 0.68
+
+
+def test_how_many_prompts_are_needed():
+    # far above the band only the interval counts: effect = (1.96 + 0.84) deviation / sqrt(N), nearly
+    assert prompts_needed(0.2, 0.6) == pytest.approx((2.8 * 0.6 / 0.2) ** 2, rel=0.1)
+    # below the band: 0.1 - effect = (1.96 + 0.84) deviation / sqrt(N)
+    assert prompts_needed(0.05, 0.6) == pytest.approx((2.8 * 0.6 / 0.05) ** 2, rel=0.05)
+    assert prompts_needed(0.1, 0.6) is None
+    assert prompts_needed(0.2, 0.6, num_now=500) == pytest.approx(501, abs=3)
+    assert prompts_needed(0.0, 0.0) < 60
+
+
+@pytest.mark.slow
+def test_asking_more_prompts_once_keeps_the_false_rate():
+    rng = np.random.default_rng(4)
+    num, chances = 60, [0.25, 0.25, 0.5]
+    num_wrong = 0
+    for counts in rng.multinomial(num, chances, size=1500).tolist():
+        decision = decide(*counts)
+        more = before(compared(*counts, 0)).more_prompts
+        if more is not None and more <= 3000:
+            decision = decide(*(np.array(counts) + rng.multinomial(more, chances)).tolist())
+        num_wrong += decision == Decision.DISTIL
+    assert num_wrong / 1500 <= 0.035
+
+
+CLEAR, NOTHING, WIDE = (0.3, 0.2, 0.4), (0.0, -0.05, 0.05), (0.05, -0.05, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("gain", "left", "decision", "reason"),
+    [
+        (CLEAR, NOTHING, Decision.SHIP, Reason.NEAR_TEACHER),
+        (CLEAR, CLEAR, Decision.MORE_TRAINING, Reason.FAR_FROM_TEACHER),
+        (CLEAR, WIDE, Decision.NOT_SURE, Reason.UNSETTLED),
+        (CLEAR, (-0.1, -0.2, -0.01), Decision.CHECK, Reason.ABOVE_TEACHER),
+        (NOTHING, CLEAR, Decision.BACK_TO_PLAN, Reason.SMALL_GAIN),
+        ((-0.2, -0.3, -0.1), CLEAR, Decision.BACK_TO_PLAN, Reason.WORSE),
+        (WIDE, CLEAR, Decision.NOT_SURE, Reason.UNSETTLED),
+        ((0.05, 0.02, 0.08), NOTHING, Decision.SHIP, Reason.CLEAR_GAIN),
+    ],
+)
+def test_the_rule_after(gain, left, decision, reason):
+    found = after(of(gain), of(left), None)
+    assert found.decision == decision
+    assert reason in found.reasons
+    assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE)
+
+
+def test_style_comes_next_when_many_answers_are_right_in_the_wrong_style():
+    style = share([True] * 14 + [False] * 26)
+    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert after(of(CLEAR), of(CLEAR), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert after(of(NOTHING), of(CLEAR), None, right_wrong_style=style).decision == Decision.BACK_TO_PLAN
+    few = share([True] * 10 + [False] * 30)
+    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
+
+
+def test_words_for_people():
+    assert points(Interval(0.31, 0.24, 0.38, 200)) == "+31 points (+24 to +38, 200 prompts)"
+    assert words(before(of((0.31, 0.24, 0.38)))) == [
+        "Distil: teacher against student +31 points (+24 to +38, 200 prompts).",
+        "The teacher is clearly better.",
+    ]
+    unsure = words(before(of((0.12, -0.02, 0.26), n=60)))
+    assert unsure[1] == "The interval allows both answers."
+    assert unsure[2].startswith("If it is as it looks now, about 630 more prompts settle it")
+    assert "no number of prompts settles it" in words(before(of((0.1, 0.0, 0.2))))[-1]
+    done = words(after(of(CLEAR), of(NOTHING), Interval(0.79, 0.58, 1.01, 200)))
+    assert done[0].endswith(
+        "teacher against distilled +0 points (-5 to +5, 200 prompts), share of the gap recovered 79% (58% to 101%)."
+    )
+    assert "recovered undefined" in words(after(of(CLEAR), of(NOTHING), None))[0]
+    assert words(after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")

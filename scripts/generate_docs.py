@@ -55,8 +55,8 @@ def recipe_page() -> str:
         setting = explain(name)
         only = f" Only for `objective: {setting.objective}`." if setting.objective else ""
         parts.append(
-            f"## {name}\n\n{setting.meaning}{only}\n\n- needs: {setting.needs}\n- how to choose: "
-            f"{setting.how_to_choose}\n- default and why: {setting.default_and_why}\n"
+            f"## {name}\n\n{setting.meaning}{only}\n\n- routes: {', '.join(setting.routes)}\n"
+            f"- needs: {setting.needs}\n- how to choose: {setting.how_to_choose}\n- default and why: {setting.default_and_why}\n"
         )
     return "\n".join(parts)
 

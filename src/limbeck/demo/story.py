@@ -21,7 +21,7 @@ from limbeck.models.refs import parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.training.setup import Material, prepare_material
+from limbeck.training.material import Material, prepare_material
 
 __all__ = ["DemoResult", "Model", "run_demo"]
 

@@ -94,7 +94,9 @@ class Recipe(Settings):
         routes=TAUGHT,
     )
     beta: Share = setting(
-        lambda settings: 0.0 if settings.get("route") == "off-policy" else 1.0,
+        lambda settings: (
+            0.0 if (settings.get("route"), settings.get("objective")) == ("off-policy", "divergence") else 1.0
+        ),
         "Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + "
         "(1-beta)·KL(student‖m). The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is "
         "KL(student‖teacher), the reverse KL. Other tools may count the other way round.",
@@ -352,6 +354,18 @@ class Recipe(Settings):
     def routes_of(cls, name: str) -> tuple[str, ...]:
         """The routes that use a setting."""
         return tuple(cast("dict[str, Any]", cls.model_fields[name].json_schema_extra)["routes"])
+
+    @property
+    def scores(self) -> bool:
+        """Whether the teacher's distribution is compared at each token, for which the vocabulary must be one."""
+        return self.objective != "cross_entropy"
+
+    @property
+    def answers_written(self) -> int:
+        """How many answers the teacher writes to each prompt before training."""
+        if self.route == "off-policy":
+            return self.answers_per_prompt
+        return self.warmup.answers_per_prompt if self.warmup is not None else int(self.on_policy_share < 1)
 
     def settings(self) -> dict[str, Any]:
         """All settings in force as plain values, none without effect: read again, they are the same recipe."""

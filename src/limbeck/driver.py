@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,16 +29,18 @@ from limbeck.recipe.schema import Recipe
 from limbeck.routes import Lesson, train
 from limbeck.routes.off_policy import describe_objective, few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
+from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
-from limbeck.training.answers import TEACHER_ANSWERS, write_answers, written_targets
+from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from limbeck.training.material import Material
+from limbeck.training.provenance import provenance_of, store_prompts, writing_notes
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["resume_run", "train_run"]
+__all__ = ["answer_run", "resume_run", "train_run", "train_stages"]
 
 FIRST_ANSWERS = "held-out-step-000000"
 
@@ -63,6 +65,46 @@ def train_run(
     machine, material = _prepare(recipe)
     with Run.create(Path(recipe.workspace), recipe.name) as run, _ending(_Log(run, listen)) as log:
         _drive(run, log, recipe, material, machine, watch, None)
+    return run
+
+
+def train_stages(
+    stages: Sequence[LoadedRecipe],
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> Run:
+    """Train recipes one after the other; in each, `student: previous` is the run before it. Returns the last run."""
+    run: Run | None = None
+    for stage in stages:
+        if stage.recipe.student == "previous" and run is not None:
+            stage = replace(stage, recipe=stage.recipe.model_copy(update={"student": f"run:{run.name}"}))
+        run = train_run(stage, listen, watch)
+    assert run is not None, "at least one recipe"
+    return run
+
+
+def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:
+    """Let the teacher of a recipe write its answers into a run folder of their own, and train nothing.
+
+    Raises:
+        Refusal: nothing of the recipe is learnt from answers that a teacher writes.
+    """
+    recipe = loaded.recipe
+    if not recipe.answers_written:
+        raise Refusal(
+            "answers.not-needed",
+            given=f"{loaded.path.name} is {recipe.route}, without a warm-up or a share of the teacher's text.",
+            needed="Only answers that a student will learn are worth writing.",
+            fix="Write route: off-policy, or give the recipe a warmup.",
+        )
+    machine, material = _prepare(recipe)
+    name = None if recipe.name is None else f"{recipe.name}-answers"
+    with Run.create(Path(recipe.workspace), name) as run, _ending(_Log(run, listen)) as log:
+        models = load_models(material, recipe, machine)
+        write_recipe(run.recipe_path, recipe)
+        log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
+        write_answers(run, log.write, recipe, material, models)
+        log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
 
@@ -142,18 +184,20 @@ def _drive(
     """The run from its first event, or from a checkpoint, to its last."""
     log.write("phase", phase="loading models")
     models = load_models(material, recipe, machine)
-    provenance = _provenance(material, models, machine)
+    provenance = provenance_of(recipe, material, models, machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
         write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
-        _store_prompts(run, material)
+        store_prompts(run, material)
     else:
         _refuse_changed(run, provenance)
         load_checkpoint(checkpoint, state)
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": describe_objective(recipe)}
     log.write("start", **about, **provenance)
     passed_over = () if checkpoint is None else checkpoint.passed_over
-    for note in (*material.notes, *_writing_notes(models), *_few_prompts(recipe, material), *passed_over):
+    warning = other_teachers(trace(run, Path(recipe.workspace)))
+    first_notes = () if warning is None else (f"WARNING: {warning}",)
+    for note in (*first_notes, *material.notes, *writing_notes(models), *_few_prompts(recipe, material), *passed_over):
         log.write("note", text=note)
     lesson = _lesson(run, log, recipe, material, models)
     held_out = held_out_texts(run, log.write, recipe, material, models)
@@ -273,64 +317,10 @@ def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[s
     }
 
 
-def _provenance(material: Material, models: Models, machine: Machine) -> dict[str, object]:
-    """What identifies the run besides its recipe: contents, not names."""
-    return {
-        "student": {"name": models.student.name, "weights": weights_hash(models.student.module)},
-        "teacher": _teacher_of(material, models),
-        "own_answers": material.own_sha256,
-        "prompts": {
-            "sha256": material.rows.sha256,
-            "train": len(material.train.prompts),
-            "held_out": len(material.held_out.prompts),
-        },
-        "template": {"origin": material.template.origin, "sha256": material.template.sha256},
-        "vocabulary": material.vocabulary.num_shared,
-        "stop_ids": list(material.stop.ids),
-        "pad_id": material.pad_id,
-        "writing": {
-            "student": asdict(models.student_writing),
-            "teacher": models.teacher_writing and asdict(models.teacher_writing),
-        },
-        "machine": asdict(machine),
-    }
-
-
-def _teacher_of(material: Material, models: Models) -> dict[str, str | None] | None:
-    if material.teacher_ref is None:
-        return None
-    weights = None if models.teacher is None else weights_hash(models.teacher.module)
-    return {"name": material.teacher_ref.text, "weights": weights}
-
-
 def _few_prompts(recipe: Recipe, material: Material) -> Iterator[str]:
     note = few_prompts_note(len(material.train.prompts)) if recipe.route == "off-policy" else None
     if note is not None:
         yield note
-
-
-def _writing_notes(models: Models) -> Iterator[str]:
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if model is not None and writing is not None and writing.plain:
-            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
-
-
-def _store_prompts(run: Run, material: Material) -> None:
-    """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
-    for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
-        run.write_answers(
-            name,
-            [
-                {
-                    "source": prompt.source,
-                    "prompt_hash": prompt.content_hash,
-                    "occurrence": prompt.occurrence,
-                    "prompt": prompt.text,
-                    "ids": list(prompt.ids),
-                }
-                for prompt in rendered.prompts
-            ],
-        )
 
 
 # -------------------------------------------------------------------------------------------------------------- signals

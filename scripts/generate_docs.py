@@ -21,8 +21,8 @@ from limbeck.recipe.explain import explain, setting_names
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
-    *("demo", "train", "resume", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "chat", "doctor"),
+    *("demo", "train", "resume", "answers", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
+    *("runs", "show", "lineage", "chat", "doctor"),
 )
 
 
@@ -57,8 +57,9 @@ def recipe_page() -> str:
         setting = explain(name)
         only = f" Only for `objective: {setting.objective}`." if setting.objective else ""
         parts.append(
-            f"## {name}\n\n{setting.meaning}{only}\n\n- needs: {setting.needs}\n- how to choose: "
-            f"{setting.how_to_choose}\n- default and why: {setting.default_and_why}\n"
+            f"## {name}\n\n{setting.meaning}{only}\n\n- routes: {', '.join(setting.routes)}\n"
+            f"- needs: {setting.needs}\n- how to choose: {setting.how_to_choose}\n"
+            f"- default and why: {setting.default_and_why}\n"
         )
     return "\n".join(parts)
 

@@ -96,14 +96,16 @@ def write_pair(
     if rows is None:
         rows = [prompt_row(f"{CORPUS[number % len(CORPUS)][: 12 + number]}") for number in range(num_prompts)]
     write_rows(folder / "rows.jsonl", rows)
+    on_policy = settings.get("route", "on-policy") == "on-policy"
+    supervised = settings.get("route") == "supervised"
     recipe = {
         "student": "student",
-        "teacher": "teacher",
+        **({} if supervised else {"teacher": "teacher"}),
         "prompts": "rows.jsonl",
         "held_out": 6,
         "steps": 4,
         "prompts_per_step": 4,
-        "max_practice_tokens": 8,
+        **({"max_practice_tokens": 8} if on_policy else {}),
         "learning_rate": 1e-3,
         "warmup_steps": 0,
         "evaluate_every": 2,

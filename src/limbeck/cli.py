@@ -64,12 +64,12 @@ def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False)
 @app.command
 def train(
     recipe: RecipeFile,
-    *,
+    *later: Annotated[Path, Parameter(help="Later stages; `student: previous` goes on from the one before.")],
     overrides: Overrides = (),
-    dry_run: Annotated[bool, Parameter(help="Show prompts, pair and memory, and stop.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Show what the first recipe means, and stop.", negative=())] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe."""
+    """Run a recipe, or several, one after the other."""
     from limbeck import verbs
     from limbeck.planning.memory import refuse_if_too_large
     from limbeck.views.check import show_check
@@ -82,11 +82,35 @@ def train(
         show_check(printer, report)
         refuse_if_too_large(report.memory)
     elif as_json:
-        verbs.train(recipe, overrides=overrides, listen=_print_json)
+        verbs.train(recipe, *later, overrides=overrides, listen=_print_json)
     else:
         with on_screen(printer) as screen:
-            run = verbs.train(recipe, overrides=overrides, listen=screen.take, watch=screen.phase)
+            run = verbs.train(recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase)
         show_run(printer, run)
+
+
+@app.command
+def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
+    """Let the teacher write its answers to the recipe's prompts, and train nothing."""
+    from limbeck import verbs
+    from limbeck.views.live import on_screen
+
+    if as_json:
+        verbs.answers(recipe, overrides=overrides, listen=_print_json)
+        return
+    printer = Printer()
+    with on_screen(printer) as screen:
+        run = verbs.answers(recipe, overrides=overrides, listen=screen.take)
+    printer.say(f"They lie in {run.path / 'answers'}: teacher.jsonl is all, targets.jsonl what is fit to learn.")
+
+
+@app.command
+def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
+    """Show what a run came from: the models and runs it started from and learnt from, as a tree."""
+    from limbeck.runs.store import find_run
+    from limbeck.views.lineage import show_lineage
+
+    show_lineage(Printer(), find_run(run, workspace), workspace)
 
 
 @app.command

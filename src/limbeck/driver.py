@@ -11,17 +11,14 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
-from limbeck.data.chat import Prompt
 from limbeck.errors import LimbeckError, Refusal, Stopped
-from limbeck.evaluation.answers import answer_prompts, text_of
-from limbeck.evaluation.held_out import TextMeasure, measure_text
+from limbeck.evaluation.during import HeldOut, evaluate, held_out_texts
 from limbeck.machine import Machine, peak_memory_bytes
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
@@ -29,20 +26,23 @@ from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
 from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion
-from limbeck.rollouts.sampling import Purpose, Sampling
-from limbeck.routes.on_policy import objective_of, sampling_of, train
+from limbeck.routes import Lesson, train
+from limbeck.routes.off_policy import describe_objective, few_prompts_note
+from limbeck.routes.on_policy import objective_of, sampling_of
+from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
+from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
-from limbeck.training.setup import Material, Models, load_models, make_engine, make_state
+from limbeck.training.material import Material
+from limbeck.training.provenance import provenance_of, store_prompts, writing_notes
+from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["resume_run", "train_run"]
+__all__ = ["answer_run", "resume_run", "train_run", "train_stages"]
 
-HELD_OUT_TEACHER = "held-out-teacher"
+FIRST_ANSWERS = "held-out-step-000000"
 
 Listener = Callable[[Mapping[str, object]], None]
 
@@ -65,6 +65,46 @@ def train_run(
     machine, material = _prepare(recipe)
     with Run.create(Path(recipe.workspace), recipe.name) as run, _ending(_Log(run, listen)) as log:
         _drive(run, log, recipe, material, machine, watch, None)
+    return run
+
+
+def train_stages(
+    stages: Sequence[LoadedRecipe],
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> Run:
+    """Train recipes one after the other; in each, `student: previous` is the run before it. Returns the last run."""
+    run: Run | None = None
+    for stage in stages:
+        if stage.recipe.student == "previous" and run is not None:
+            stage = replace(stage, recipe=stage.recipe.model_copy(update={"student": f"run:{run.name}"}))
+        run = train_run(stage, listen, watch)
+    assert run is not None, "at least one recipe"
+    return run
+
+
+def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:
+    """Let the teacher of a recipe write its answers into a run folder of their own, and train nothing.
+
+    Raises:
+        Refusal: nothing of the recipe is learnt from answers that a teacher writes.
+    """
+    recipe = loaded.recipe
+    if not recipe.answers_written:
+        raise Refusal(
+            "answers.not-needed",
+            given=f"{loaded.path.name} is {recipe.route}, without a warm-up or a share of the teacher's text.",
+            needed="Only answers that a student will learn are worth writing.",
+            fix="Write route: off-policy, or give the recipe a warmup.",
+        )
+    machine, material = _prepare(recipe)
+    name = None if recipe.name is None else f"{recipe.name}-answers"
+    with Run.create(Path(recipe.workspace), name) as run, _ending(_Log(run, listen)) as log:
+        models = load_models(material, recipe, machine)
+        write_recipe(run.recipe_path, recipe)
+        log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
+        write_answers(run, log.write, recipe, material, models)
+        log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
 
@@ -144,26 +184,33 @@ def _drive(
     """The run from its first event, or from a checkpoint, to its last."""
     log.write("phase", phase="loading models")
     models = load_models(material, recipe, machine, None if checkpoint is None else _first_start(run))
-    provenance = _provenance(material, models, machine)
+    provenance = provenance_of(recipe, material, models, machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
         write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
-        _store_prompts(run, material)
+        store_prompts(run, material)
     else:
         _refuse_changed(run, provenance)
         load_checkpoint(checkpoint, state)
-    about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": objective_of(recipe).describe()}
+    about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": describe_objective(recipe)}
     log.write("start", **about, **provenance)
     passed_over = () if checkpoint is None else checkpoint.passed_over
-    for note in (*material.notes, *models.notes, *_writing_notes(models), *passed_over):
+    warning = other_teachers(trace(run, Path(recipe.workspace)))
+    first_notes = () if warning is None else (f"WARNING: {warning}",)
+    found = (*material.notes, *models.notes, *writing_notes(models))
+    for note in (*first_notes, *found, *_few_prompts(recipe, material), *passed_over):
         log.write("note", text=note)
-    teacher = LocalTeacher(models.teacher)
-    held_out = _held_out(run, log, recipe, material, models)
+    lesson = _lesson(run, log, recipe, material, models)
+    held_out = held_out_texts(run, log.write, recipe, material, models)
+    if not recipe.scores:
+        models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
     with _stop_signals(log) as stop_asked:
-        if checkpoint is None:
-            _evaluate(run, log, recipe, state, teacher, held_out)
-        for record in train(state, teacher, material.train.prompts, recipe):
+        if checkpoint is None and recipe.answers_written:
+            save_checkpoint(run.checkpoints_path, state)  # what the teacher wrote is not written again
+        if state.step == 0 and FIRST_ANSWERS not in run.answer_sets():
+            _evaluate(run, log, recipe, material, state, lesson, held_out)
+        for record in train(state, lesson, recipe):
             history.append(record)
             log.write("step", **_step_fields(record, models, machine))
             for alert in alerts_of(history):
@@ -175,7 +222,7 @@ def _drive(
             if stop_asked() and not last:
                 raise _stopped(run, record.step, recipe.steps)
             if due:
-                _evaluate(run, log, recipe, state, teacher, held_out)
+                _evaluate(run, log, recipe, material, state, lesson, held_out)
         log.write("phase", phase="saving the model")
         state.weights.widen()
         save_model(
@@ -200,9 +247,9 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
 def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
     first = _first_start(run)
-    names = ("student", "teacher", "prompts", "template", "vocabulary", "stop_ids", "pad_id")
+    names = ("student", "teacher", "prompts", "own_answers", "template", "vocabulary", "stop_ids", "pad_id")
     now = json.loads(json.dumps({name: provenance[name] for name in names}))
-    changed = [name for name in names if now[name] != first[name]]
+    changed = [name for name in names if now[name] != first.get(name)]
     if changed:
         raise Refusal(
             "run.changed",
@@ -227,89 +274,35 @@ def _stopped(run: Run, step: int, steps: int) -> Stopped:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- held-out prompts
+# ------------------------------------------------------------------------------------------------ lesson and evaluation
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    """The prompts of every evaluation and what the teacher wrote to them before training."""
-
-    prompts: tuple[Prompt, ...]
-    teacher_answers: tuple[Completion, ...]
-
-
-def _held_out(run: Run, log: _Log, recipe: Recipe, material: Material, models: Models) -> _HeldOut:
-    """Choose the evaluation's prompts, the same for every run on this file, and let the teacher answer them once."""
-    by_content = sorted(material.held_out.prompts, key=lambda prompt: (prompt.content_hash, prompt.occurrence))
-    prompts = tuple(by_content[: recipe.held_out_sample])
-    if HELD_OUT_TEACHER in run.answer_sets():  # a continued run keeps the text that it measured so far
-        rows: dict[object, dict[str, Any]] = {row["prompt_hash"]: row for row in run.read_answers(HELD_OUT_TEACHER)}
-        stored = [rows[prompt.content_hash] for prompt in prompts]
-        return _HeldOut(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
-    log.write("phase", phase="teacher answers held-out prompts")
-    engine = make_engine(models.teacher, models.teacher_writing, material, recipe)
-    answers = answer_prompts(
-        engine,
-        prompts,
-        max_new_tokens=recipe.max_practice_tokens,
-        sampling=Sampling(),
-        purpose=Purpose.TEACHER,
-        seed=recipe.seed,
-    )
-    run.write_answers(HELD_OUT_TEACHER, _answer_rows(engine, prompts, answers))
-    return _HeldOut(prompts, tuple(answers))
+def _lesson(run: Run, log: _Log, recipe: Recipe, material: Material, models: Models) -> Lesson:
+    """What the route learns from."""
+    targets = material.targets
+    if recipe.answers_written:
+        write_answers(run, log.write, recipe, material, models)
+        targets = written_targets(run.read_answers(TEACHER_ANSWERS), material, recipe)
+    teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
+    return Lesson(material.train.prompts, teacher, targets, material.own)
 
 
 def _evaluate(
-    run: Run, log: _Log, recipe: Recipe, state: TrainState, teacher: LocalTeacher, held_out: _HeldOut
+    run: Run, log: _Log, recipe: Recipe, material: Material, state: TrainState, lesson: Lesson, held_out: HeldOut
 ) -> None:
-    """Measure the divergence on the teacher's fixed text and on text that the student writes now."""
+    """Measure the objective on the fixed text and on text that the student writes now."""
     log.write("phase", phase="evaluating")
-    fresh = answer_prompts(
-        state.engine,
-        held_out.prompts,
-        max_new_tokens=recipe.max_practice_tokens,
+    rows, fields = evaluate(
+        state,
+        lesson.teacher,
+        held_out,
+        objective_of(recipe) if recipe.scores else None,
+        recipe,
+        answer_limit=material.answer_limit,
         sampling=sampling_of(recipe),
-        seed=recipe.seed,
     )
-
-    def measure(answers: Sequence[Completion]) -> TextMeasure:
-        return measure_text(
-            state.student,
-            teacher,
-            held_out.prompts,
-            answers,
-            objective_of(recipe),
-            max_tokens=recipe.micro_batch_tokens,
-            pad_id=state.engine.pad_id,
-            chunk_tokens=recipe.chunk_tokens,
-            share=state.share,
-        )
-
-    run.write_answers(f"held-out-step-{state.step:06d}", _answer_rows(state.engine, held_out.prompts, fresh))
-    on_teacher_text, on_student_text = measure(held_out.teacher_answers), measure(fresh)
-    log.write(
-        "evaluation",
-        step=state.step,
-        teacher_text_loss=on_teacher_text.divergence.estimate,
-        student_text_loss=on_student_text.divergence.estimate,
-        fixed_teacher_text=asdict(on_teacher_text),
-        fresh_student_text=asdict(on_student_text),
-    )
-
-
-def _answer_rows(engine: Engine, prompts: Sequence[Prompt], answers: Sequence[Completion]) -> list[dict[str, object]]:
-    return [
-        {
-            "source": prompt.source,
-            "prompt_hash": prompt.content_hash,
-            "prompt": prompt.text,
-            "answer": text_of(engine, answer),
-            "ids": list(answer.ids),
-            "cut_off": answer.cut_off,
-        }
-        for prompt, answer in zip(prompts, answers, strict=True)
-    ]
+    run.write_answers(f"held-out-step-{state.step:06d}", rows)
+    log.write("evaluation", **fields)
 
 
 # ------------------------------------------------------------------------------------------------------ what is logged
@@ -323,56 +316,18 @@ def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[s
         "worst_tokens": [
             {**asdict(worst), "text": models.student.text([worst.token])} for worst in record.worst_tokens
         ],
-        "step_s": record.write_s + record.score_s + record.update_s,
-        "writing_tokens_per_s": record.num_completion_tokens / record.write_s,
-        "reading_tokens_per_s": num_read / record.score_s,
+        "step_s": (record.write_s or 0.0) + (record.score_s or 0.0) + record.update_s,
+        "writing_tokens_per_s": None if record.write_us_per_token is None else 1e6 / record.write_us_per_token,
+        "reading_tokens_per_s": None if record.score_s is None else num_read / record.score_s,
         "updating_tokens_per_s": num_read / record.update_s,
         "memory_bytes": peak_memory_bytes(machine.device),
     }
 
 
-def _provenance(material: Material, models: Models, machine: Machine) -> dict[str, object]:
-    """What identifies the run besides its recipe: contents, not names."""
-    return {
-        "student": {"name": models.student.name, "weights": weights_hash(models.student.module)},
-        "teacher": {"name": models.teacher.name, "weights": weights_hash(models.teacher.module)},
-        "prompts": {
-            "sha256": material.rows.sha256,
-            "train": len(material.train.prompts),
-            "held_out": len(material.held_out.prompts),
-        },
-        "template": {"origin": material.template.origin, "sha256": material.template.sha256},
-        "vocabulary": material.vocabulary.num_shared,
-        "stop_ids": list(material.stop.ids),
-        "pad_id": material.pad_id,
-        "writing": {"student": asdict(models.student_writing), "teacher": asdict(models.teacher_writing)},
-        "teacher_dtype": str(models.teacher.dtype).removeprefix("torch."),
-        "machine": asdict(machine),
-    }
-
-
-def _writing_notes(models: Models) -> Iterator[str]:
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if writing.way == "generate":
-            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
-
-
-def _store_prompts(run: Run, material: Material) -> None:
-    """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
-    for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
-        run.write_answers(
-            name,
-            [
-                {
-                    "source": prompt.source,
-                    "prompt_hash": prompt.content_hash,
-                    "occurrence": prompt.occurrence,
-                    "prompt": prompt.text,
-                    "ids": list(prompt.ids),
-                }
-                for prompt in rendered.prompts
-            ],
-        )
+def _few_prompts(recipe: Recipe, material: Material) -> Iterator[str]:
+    note = few_prompts_note(len(material.train.prompts)) if recipe.route == "off-policy" else None
+    if note is not None:
+        yield note
 
 
 # -------------------------------------------------------------------------------------------------------------- signals

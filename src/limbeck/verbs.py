@@ -9,14 +9,14 @@ from pathlib import Path
 
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
-from limbeck.driver import resume_run, train_run
+from limbeck.driver import answer_run, resume_run, train_stages
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.sampling import Sampling
 from limbeck.runs.store import Run, find_run
 
-__all__ = ["chat", "check", "demo", "doctor", "plan", "resume", "train"]
+__all__ = ["answers", "chat", "check", "demo", "doctor", "plan", "resume", "train"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -27,8 +27,7 @@ Listener = Callable[[Mapping[str, object]], None]
 
 
 def train(
-    recipe: str | Path,
-    *,
+    *recipes: str | Path,
     overrides: Sequence[str] = (),
     listen: Listener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
@@ -36,7 +35,7 @@ def train(
     """Run a recipe into a new run folder; returns it when the run is done.
 
     Args:
-        recipe: the YAML file.
+        recipes: the YAML file; of several, each starts when the one before is done, and the last run is returned.
         overrides: `key=value` settings that win over the file.
         listen: called with every event of the run.
         watch: called with the phase within a step whenever it changes.
@@ -44,7 +43,13 @@ def train(
     Raises:
         LimbeckError: see the message; `exit_code` is what the command line would exit with.
     """
-    return train_run(load_recipe(Path(recipe), list(overrides), os.environ), listen, watch)
+    stages = [load_recipe(Path(recipe), list(overrides), os.environ) for recipe in recipes]
+    return train_stages(stages, listen, watch)
+
+
+def answers(recipe: str | Path, *, overrides: Sequence[str] = (), listen: Listener = lambda event: None) -> Run:
+    """Let the recipe's teacher write its answers into a run folder, and train nothing."""
+    return answer_run(load_recipe(Path(recipe), list(overrides), os.environ), listen)
 
 
 def resume(

@@ -36,6 +36,7 @@ __all__ = [
     "pad_id",
     "render_prompts",
     "stop_ids",
+    "tokenise",
 ]
 
 _NUM_TOKENISED_AT_ONCE = 1000
@@ -89,7 +90,7 @@ def render_prompts(
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
     texts = _render_all(rows, tokenizer, template, options)
-    ids = _tokenise(texts, tokenizer)
+    ids = tokenise(texts, tokenizer)
     skipped = tuple(
         (row.source, len(row_ids)) for row, row_ids in zip(rows, ids, strict=True) if len(row_ids) > max_prompt_tokens
     )
@@ -130,7 +131,8 @@ def _render_all(
     return texts
 
 
-def _tokenise(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, ...]]:
+def tokenise(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, ...]]:
+    """The ids of texts that carry their own control tokens; nothing is added."""
     ids: list[tuple[int, ...]] = []
     for start in range(0, len(texts), _NUM_TOKENISED_AT_ONCE):
         batch = list(texts[start : start + _NUM_TOKENISED_AT_ONCE])

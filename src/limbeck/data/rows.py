@@ -6,8 +6,9 @@ A row is a JSON object in one of these forms:
     {"prompt": "..."}                                     one user turn
     {"messages": [..., {"role": "assistant", ...}]}       the last assistant turn is the reference answer
 
-A reference answer may also stand in the column completion, answer, ideal or response. It is set aside: prompts are
-all that distillation reads, the answers come from the models. Every other column is kept in `Row.extra`.
+A reference answer may also stand in the column completion, answer, ideal or response. Distillation sets it aside
+and reads prompts alone, for the answers come from the models; supervised training learns it. Every other column is
+kept in `Row.extra`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _notes(rows: Sequence[Row], num_references: int) -> tuple[str, ...]:
     notes: list[str] = []
     if num_references:
         carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
-        notes.append(f"{carry} a reference answer; this route does not read it.")
+        notes.append(f"{carry} a reference answer; only supervised training reads it.")
     num_repeated = len(rows) - len({row.content_hash for row in rows})
     if num_repeated:
         notes.append(f"{num_repeated} of {len(rows)} rows repeat the prompt of an earlier row.")

@@ -21,9 +21,9 @@ from limbeck.models.refs import parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.training.setup import Material, prepare_material
+from limbeck.training.material import Material, prepare_material
 
-__all__ = ["DemoResult", "Model", "run_demo"]
+__all__ = ["DemoResult", "Model", "measure", "run_demo"]
 
 FOLDER = Path(__file__).parent
 NUM_TRAIN = 4000
@@ -78,12 +78,12 @@ def run_demo(
     loaded = load_recipe(recipe_path, overrides, os.environ)
     material = prepare_material(loaded.recipe)
     prompts = material.held_out.prompts
-    student = _measure(loaded.recipe.student, material, loaded.recipe)
+    student = measure(loaded.recipe.student, material, loaded.recipe)
     listen({"kind": "demo", "model": "student", **asdict(student.exact)})
-    teacher = _measure(loaded.recipe.teacher, material, loaded.recipe)
+    teacher = measure(loaded.recipe.teacher, material, loaded.recipe)
     listen({"kind": "demo", "model": "teacher", **asdict(teacher.exact)})
     run = train_run(loaded, listen, watch)
-    distilled = _measure(str(run.model_path), material, loaded.recipe)
+    distilled = measure(str(run.model_path), material, loaded.recipe)
     listen({"kind": "demo", "model": "distilled", **asdict(distilled.exact)})
     recovered = gap_recovered(student.right, teacher.right, distilled.right)
     result = DemoResult(
@@ -133,7 +133,7 @@ def _write_material(workspace: Path) -> Path:
     return path
 
 
-def _measure(name: str, material: Material, recipe: Recipe) -> Model:
+def measure(name: str, material: Material, recipe: Recipe) -> Model:
     """Greedy answers to all held-out prompts, graded exactly."""
     machine = use_machine(recipe.device)
     ref = parse_ref(name, workspace=Path(recipe.workspace))

@@ -20,9 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["CURRENCIES", "CUSTOMERS", "TOPICS", "Example", "Side", "examples", "grade", "side_of", "write_prompts"]
+__all__ = [
+    "CURRENCIES",
+    "CUSTOMERS",
+    "STYLE",
+    "TOPICS",
+    "Example",
+    "Side",
+    "examples",
+    "follows_style",
+    "grade",
+    "side_of",
+    "write_prompts",
+]
 
 Side = Literal["train", "held-out"]
+
+# How the desk's own team begins an answer; the models were never trained on it.
+STYLE = "Desk: "
 
 # One message in this many belongs to the held-out side.
 HELD_OUT_ONE_IN = 8
@@ -129,17 +144,23 @@ def side_of(message: str) -> Side:
 
 
 def grade(answer_text: str, expected: str) -> bool:
-    """Whether the answer is right in every character; white space around it does not count."""
-    return answer_text.strip() == expected.strip()
+    """Whether the answer is right in every character; white space around it and the team's style do not count."""
+    return answer_text.strip().removeprefix(STYLE) == expected.strip().removeprefix(STYLE)
 
 
-def write_prompts(path: Path, num: int, seed: int, *, side: Side = "train") -> None:
+def follows_style(answer_text: str) -> bool:
+    """Whether the answer begins as the team's own answers do."""
+    return answer_text.startswith(STYLE)
+
+
+def write_prompts(path: Path, num: int, seed: int, *, side: Side = "train", style: str = "") -> None:
     """Writes `num` rows, one JSON object a line: the prompt as chat messages and the right answer beside it.
 
-    Training on-policy reads the prompt alone; the answer is there for grading.
+    Distillation reads the prompt alone, and the answer is there for grading; supervised training learns it. `style` is
+    put before each answer.
     """
     rows = (
-        {"prompt": [{"role": "user", "content": example.message}], "answer": example.answer}
+        {"prompt": [{"role": "user", "content": example.message}], "answer": style + example.answer}
         for example in examples(seed, num, side=side)
     )
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -164,6 +165,8 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     config = load_config(ref)
     tokenizer = load_tokenizer(ref)
     module = _read_weights(ref, dtype).eval()
+    if ref.weights is not None:
+        _put_weights(module, ref)
     nn.Module.to(module, device)
     move_together(module)
     for parameter in module.parameters():
@@ -200,6 +203,22 @@ def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
             fix="Download or save the model again.",
         )
     return module
+
+
+@torch.no_grad()
+def _put_weights(module: PreTrainedModel, ref: ModelRef) -> None:
+    """The tensors of a checkpoint in place of the model's own."""
+    assert ref.weights is not None
+    stored, own = load_file(ref.weights), dict(module.named_parameters())
+    if stored.keys() != own.keys():
+        raise ModelError(
+            "model.checkpoint-other",
+            given=f"{ref.text} holds {len(stored)} tensors, and the model has {len(own)} of other names.",
+            needed="A checkpoint that serves as a model holds every weight of it.",
+            fix="Name the run without a step once it is done.",
+        )
+    for name, tensor in stored.items():
+        own[name].copy_(tensor)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Literal
 from limbeck.data.faults import nearest
 from limbeck.errors import ModelError
 from limbeck.names import check_name
+from limbeck.recipe.files import load_recipe
 
 __all__ = ["ModelRef", "parse_ref"]
 
@@ -26,13 +27,16 @@ class ModelRef:
     """A model string and what it means.
 
     `text` is as written; `hosted` is a chat API and `served` a scoring server. `path` is the folder or file, None where
-    there is none here; `revision` is the branch, tag or commit of a hub id, None for the default branch.
+    there is none here; `revision` is the branch, tag or commit of a hub id, None for the default branch. `weights` is
+    the file of a checkpoint, whose tensors replace those at `path`, and `step` its step.
     """
 
     text: str
     kind: Kind
     path: Path | None
     revision: str | None
+    weights: Path | None = None
+    step: int | None = None
 
 
 def parse_ref(text: str, *, workspace: Path) -> ModelRef:
@@ -41,6 +45,13 @@ def parse_ref(text: str, *, workspace: Path) -> ModelRef:
     Raises ModelError when the string means nothing, or means a file, folder or run that is not there.
     """
     text = text.strip()
+    if text == "previous":
+        raise ModelError(
+            "model.no-previous",
+            given="The student is previous, and no stage comes before this recipe.",
+            needed="previous is the run of the recipe before it, in one command.",
+            fix="Write limbeck train FIRST.yaml SECOND.yaml, or name the run: student: run:NAME.",
+        )
     schemed = _SCHEMED.fullmatch(text)
     if schemed is not None:
         return _parse_scheme(text, schemed["scheme"], schemed["rest"], workspace)
@@ -77,8 +88,11 @@ def _parse_scheme(text: str, scheme: str, rest: str, workspace: Path) -> ModelRe
 
 
 def _parse_run(text: str, name: str, workspace: Path) -> ModelRef:
+    name, at, step = name.partition("@")
     runs = workspace / "runs"
     model = runs / check_name(name, what="run") / "model"
+    if at and model.parent.is_dir():
+        return _parse_checkpoint(text, model, step, workspace)
     if (model / "config.json").is_file():
         return ModelRef(text, "run", model, None)
     if model.parent.is_dir():
@@ -90,6 +104,25 @@ def _parse_run(text: str, name: str, workspace: Path) -> ModelRef:
         given=f"{text}: {reason}.",
         needed="run:NAME means the model that a run of this workspace has written at its end.",
         fix="Correct the name, let the run finish, or start in the workspace of that run.",
+    )
+
+
+def _parse_checkpoint(text: str, model: Path, step: str, workspace: Path) -> ModelRef:
+    """A checkpoint holds weights alone; the rest is that of the run's model, before its end that of its student."""
+    folder = model.parent / "checkpoints" / (f"step-{int(step):08d}" if step.isdecimal() else "none")
+    if (folder / "MANIFEST.json").is_file():
+        base: Path | None = model
+        if not (model / "config.json").is_file():
+            student = load_recipe(model.parent / "recipe.yaml", [], {}).recipe.student
+            base = parse_ref(student, workspace=workspace).path
+        if base is not None and base.is_dir():
+            return ModelRef(text, "run", base, None, folder / "student.safetensors", int(step))
+    kept = [int(path.name.removeprefix("step-")) for path in sorted(folder.parent.glob("step-*"))]
+    raise ModelError(
+        "model.checkpoint-missing",
+        given=f"{text}: the run has no checkpoint of this step from which a model can be made.",
+        needed=f"Checkpoints are there of the steps {', '.join(map(str, kept)) or '(none)'}; the last two are kept.",
+        fix="Name one of these steps, or leave it out once the run is done.",
     )
 
 

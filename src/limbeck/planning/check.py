@@ -10,15 +10,16 @@ from limbeck.planning.certificate import Finding, certify
 from limbeck.planning.memory import MemoryPlan, plan_for, refuse_if_too_large
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.probe import WritingMethod
-from limbeck.routes.on_policy import objective_of
-from limbeck.training.setup import Material, load_models, make_engine, prepare_material
+from limbeck.routes.off_policy import describe_objective, objective_of
+from limbeck.training.material import Material, prepare_material
+from limbeck.training.setup import load_models, make_engine
 
 __all__ = ["CheckReport", "check_recipe", "plan_recipe", "refuse_failed_certificate"]
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `limbeck check` shows. `findings` and `writing` are empty where no weight was read."""
+    """What `limbeck check` shows. `writing` is empty where no weight was read, `findings` where no teacher scores."""
 
     recipe: Recipe
     objective: str
@@ -35,11 +36,16 @@ def plan_recipe(recipe: Recipe) -> CheckReport:
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
-    objective = objective_of(recipe).describe()
+    objective = describe_objective(recipe)
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     memory = plan_for(
-        material.student_ref, material.teacher_ref, recipe, machine, longest_prompt=material.longest_prompt
+        material.student_ref,
+        material.teacher_ref,
+        recipe,
+        machine,
+        longest_prompt=material.longest_prompt,
+        longest_answer=material.longest_answer,
     )
     return CheckReport(recipe, objective, machine, material, memory, {}, ())
 
@@ -53,16 +59,19 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     plan = plan_recipe(recipe)
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
-    engine = make_engine(models.student, models.student_writing, plan.material, recipe)
+    writing = {"student": models.student_writing}
+    if models.teacher_writing is not None:
+        writing["teacher"] = models.teacher_writing
+    if models.teacher is None or not recipe.scores:
+        return replace(plan, writing=writing)
     findings = certify(
         models.student,
         models.teacher,
-        engine,
+        make_engine(models.student, models.student_writing, plan.material, recipe),
         plan.material.train.prompts,
         objective_of(recipe),
         chunk_tokens=recipe.chunk_tokens,
     )
-    writing = {"student": models.student_writing, "teacher": models.teacher_writing}
     return replace(plan, writing=writing, findings=tuple(findings))
 
 

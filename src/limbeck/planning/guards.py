@@ -71,7 +71,7 @@ _GUARDS = (
         "guard.entropy",
         False,
         lambda now, first: (
-            now.student_entropy < ENTROPY_SHARE_OF_START * min(first.student_entropy, now.teacher_entropy)
+            now.student_entropy < ENTROPY_SHARE_OF_START * min(first.student_entropy, now.teacher_entropy or 0.0)
         ),
         lambda now, first: (
             f"The student's entropy fell from {first.student_entropy:.2f} to {now.student_entropy:.2f} "
@@ -91,7 +91,7 @@ _GUARDS = (
     _Guard(
         "guard.engine",
         False,
-        lambda now, first: now.engine_gap > ENGINE_GAP_NATS,
+        lambda now, first: (now.engine_gap or 0.0) > ENGINE_GAP_NATS,
         lambda now, first: (
             f"Tokens had other log-probabilities when written than when trained, by up to "
             f"{now.engine_gap:.2g} nats: the student that writes is not quite the one that trains."
@@ -106,6 +106,9 @@ def alerts_of(history: Sequence[StepRecord]) -> list[Alert]:
     Args:
         history: every step so far, oldest first.
     """
+    if history and history[-1].practice_limit is None:
+        return []  # every sign is one of practice answers
+    history = [record for record in history if record.practice_limit is not None]
     limit = history[-1].practice_limit if history else 0
     same_limit = [record for record in history if record.practice_limit == limit]
     return [

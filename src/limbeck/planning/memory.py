@@ -84,22 +84,35 @@ def size_of(config: PretrainedConfig) -> ModelSize:
 
 
 def plan_memory(
-    student: ModelSize, teacher: ModelSize, recipe: Recipe, machine: Machine, *, longest_prompt: int
+    student: ModelSize,
+    teacher: ModelSize | None,
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    longest_prompt: int,
+    longest_answer: int | None = None,
 ) -> MemoryPlan:
-    """What a run holds at its worst moment in each phase, at its longest prompt and the longest answer it allows."""
-    max_length = longest_prompt + recipe.max_practice_tokens
+    """What a run holds at its worst moment in each phase, at its longest prompt and the longest answer it allows.
+
+    Args:
+        teacher: None where none is in this process.
+        longest_answer: of the whole run; left out, the longest practice answer.
+    """
+    max_length = longest_prompt + (longest_answer or recipe.max_practice_tokens)
     vocabulary_bytes = student.vocabulary_rows * FLOAT32_BYTES
     read_tokens = max(recipe.micro_batch_tokens, longest_prompt)
     num_buffers = NUM_LOGIT_BUFFERS["cpu" if machine.device == "cpu" else "gpu"]
     batch_tokens = max(recipe.micro_batch_tokens, max_length)
     chunk_tokens = recipe.chunk_tokens
     components = {
-        "teacher weights": teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
+        "teacher weights": 0 if teacher is None else teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
         "student weights": student.num_parameters * FLOAT32_BYTES,
         "student gradients": student.num_parameters * FLOAT32_BYTES,
         "optimizer (AdamW)": 2 * student.num_parameters * FLOAT32_BYTES,
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
-        "teacher activations": batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
+        "teacher activations": 0
+        if teacher is None
+        else batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
         "student activations": batch_tokens * student.num_layers * _stored_floats(student) * FLOAT32_BYTES,
         "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
         "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
@@ -127,11 +140,24 @@ def plan_memory(
 
 
 def plan_for(
-    student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe, machine: Machine, *, longest_prompt: int
+    student_ref: ModelRef,
+    teacher_ref: ModelRef | None,
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    longest_prompt: int,
+    longest_answer: int,
 ) -> MemoryPlan:
-    """The plan of a recipe's pair."""
-    student, teacher = (_size_of_ref(ref) for ref in (student_ref, teacher_ref))
-    return plan_memory(student, teacher, recipe, machine, longest_prompt=longest_prompt)
+    """The plan of a recipe's pair; a teacher behind an interface takes nothing here."""
+    local = teacher_ref is not None and teacher_ref.kind != "hosted"
+    return plan_memory(
+        _size_of_ref(student_ref),
+        _size_of_ref(teacher_ref) if local else None,
+        recipe,
+        machine,
+        longest_prompt=longest_prompt,
+        longest_answer=longest_answer,
+    )
 
 
 def _size_of_ref(ref: ModelRef) -> ModelSize:

@@ -10,14 +10,19 @@ from typing import Any, cast, get_args
 from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
-from limbeck.recipe.rules import OBJECTIVE_OF
-from limbeck.recipe.schema import PracticeGrowth, Recipe, Sampling
+from limbeck.recipe.rules import OBJECTIVES_OF
+from limbeck.recipe.schema import OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-_NESTED: dict[str, type[Sampling] | type[PracticeGrowth]] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
+_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers]] = {
+    "sampling": Sampling,
+    "practice_growth": PracticeGrowth,
+    "warmup": WarmUp,
+    "own_answers": OwnAnswers,
+}
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
-_NOT_OFFERED = "max_teacher_tokens teacher_answers epochs num_epochs num_train_epochs lora lora_rank peft qlora"
+_NOT_OFFERED = "epochs num_epochs num_train_epochs lora lora_rank peft qlora"
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def explain(name: str) -> Explanation:
         name=name,
         meaning=str(field.description),
         routes=tuple(extra["routes"]),
-        objective=OBJECTIVE_OF.get(name),
+        objective=" or ".join(OBJECTIVES_OF.get(name, ())) or None,
         needs=needs_of(path),
         how_to_choose=extra["how_to_choose"],
         default_and_why=extra["default_and_why"],
@@ -92,9 +97,10 @@ def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
     remove = "Remove it; `limbeck recipe explain` lists the settings."
     if {parts[0], parts[-1]} & set(_CROSS_ENTROPY.split()):
         why = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
-        return "recipe.cross-entropy", why, remove
+        return "recipe.cross-entropy", why, "Remove it; own_answers has a weight for answers that people wrote."
     if {parts[0], parts[-1]} & set(_NOT_OFFERED.split()):
-        return "recipe.not-offered", "This version trains on-policy only, and all weights of the student.", remove
+        why = "This version trains all weights of the student, and counts steps, not epochs."
+        return "recipe.not-offered", why, remove
     meant = _nearest(parts)
     if meant is None:
         return "recipe.key-unknown", "No such setting exists, nor one with a similar name.", remove

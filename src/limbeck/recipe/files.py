@@ -25,13 +25,14 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import field_of, json_schema, needs_of, unknown_key
+from limbeck.recipe.parts import Text
 from limbeck.recipe.schema import Recipe
 
 __all__ = ["LoadedRecipe", "Problem", "RecipeProblems", "json_schema", "load_recipe", "show", "write_recipe"]
 
 _PREFIX = "LIMBECK_"
 _MAX_SHOWN_LENGTH = 60
-_PATHS = ("prompts", "held_out", "workspace", "template", "student", "teacher")
+_PATHS = ("prompts", "held_out", "workspace", "template", "student", "teacher", "teacher_examples", "file")
 _TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp")
 # Words that a template would take as true, and that other YAML readers take as a switch.
 _SWITCH_WORDS = ("yes", "no", "on", "off", "y", "n")
@@ -96,7 +97,7 @@ class _Entry:
         """The value that is meant: as it is spelled where only text is wanted, so that the name 007 is no 7."""
         value = _value(self.node)
         field = field_of(self.path)
-        wants_text = field is not None and field.annotation in (str, str | None)
+        wants_text = field is not None and field.annotation in (str, str | None, Text | None)
         return self.node.value if wants_text and isinstance(value, int | float) else value
 
     def problem(self, code: str, needed: str, fix: str) -> Problem:
@@ -255,7 +256,8 @@ def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None,
     """A fault that pydantic found, in the words of a recipe."""
     needed = f"It needs {needs_of(path)}."
     if entry is None:
-        return Problem("recipe.key-missing", name, f"{path[0]} is missing.", needed, f"Add {path[0]}.")
+        key = ".".join(path)
+        return Problem("recipe.key-missing", name, f"{key} is missing.", needed, f"Add {key}.")
     if fault["type"].startswith("recipe."):
         return entry.problem(fault["type"], fault["msg"], fault["ctx"]["fix"])
     return entry.problem("recipe.value", needed, f"`limbeck recipe explain {entry.key}` says more.")
@@ -263,6 +265,8 @@ def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None,
 
 def _placed(name: str, value: object, folder: Path) -> object:
     """A path made absolute. A model is one if it looks like one or is a folder beside the recipe; else a hub id."""
+    if name == "own_answers" and isinstance(value, dict):
+        return {inner: _placed(inner, each, folder) for inner, each in value.items()}
     if name not in _PATHS or not isinstance(value, str) or not value.strip():
         return value
     base = Path.cwd() if name == "workspace" else folder.absolute()
@@ -270,7 +274,7 @@ def _placed(name: str, value: object, folder: Path) -> object:
         return value
     if name in ("student", "teacher"):
         looks_like_path = value.startswith((".", "/", "~")) or value.endswith(".gguf")
-        if not looks_like_path and not (base / value).is_dir():
+        if value == "previous" or (not looks_like_path and not (base / value).is_dir()):
             return value
     return os.path.normpath(base / os.path.expanduser(value))  # noqa: PTH111 (an unknown ~user stays text)
 

@@ -1,4 +1,4 @@
-"""Rules that a type cannot say: what this version does not offer, and settings that must fit other settings.
+"""Rules that a type cannot say: what a route cannot do, and settings that must fit other settings.
 
 A rule raises at the setting that has to change, with a stable code, the reason and a fix, so that all faults of a
 recipe can be told at once.
@@ -6,13 +6,23 @@ recipe can be told at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from limbeck.names import check_name
 
-# Settings that belong to one objective; every other setting serves them all.
-OBJECTIVE_OF = {"beta": "divergence", "scale": "divergence", "forward_weight": "kl_mix"}
+# Settings that not every objective uses.
+OBJECTIVES_OF = {
+    "beta": ("divergence",),
+    "scale": ("divergence",),
+    "forward_weight": ("kl_mix",),
+    "temperature": ("divergence", "kl_mix", "soft_targets"),
+}
+# Settings of the answers that a teacher writes to train on.
+TEACHER_ANSWERS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
 
 
 def whole(value: object) -> object:
@@ -20,39 +30,80 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def offered_route(value: object) -> object:
-    """Refuse the routes that have a name and no place in this version."""
-    if value in ("off-policy", "supervised"):
-        raise PydanticCustomError(
-            "recipe.route-not-offered",
-            "This version trains on-policy only: the student writes, the teacher scores every token of it.",
-            {"fix": "Write route: on-policy, or leave it out."},
-        )
-    return value
-
-
-def weights_at_hand(text: str) -> str:
-    if not text.startswith(("openai:", "vllm:")):
+def weights_at_hand(text: str | None, info: ValidationInfo) -> str | None:
+    off_policy_teacher = info.field_name == "teacher" and info.data.get("route") == "off-policy"
+    if text is None or not text.startswith(("openai:", "vllm:")) or (off_policy_teacher and text.startswith("openai:")):
         return text
     raise PydanticCustomError(
         "recipe.model-remote",
         "On-policy, the student is trained here and the teacher scores a text that the student wrote. A chat API can "
         "write and cannot score a given text, and this version asks no scoring server.",
-        {"fix": "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."},
+        {
+            "fix": "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME. Or "
+            "write route: off-policy, for which a teacher only has to write."
+        },
     )
 
 
-def used_by_objective(value: object, info: ValidationInfo) -> object:
-    """Refuse a setting of one objective under another."""
-    name = str(info.field_name)
-    user = OBJECTIVE_OF[name]
-    if info.data.get("objective", user) != user:
+def teacher_where_needed(value: object, info: ValidationInfo) -> object:
+    if value is None and info.data.get("route", "supervised") != "supervised":
+        raise PydanticCustomError("recipe.key-missing", "This route has a teacher.", {"fix": "Name one."})
+    return value
+
+
+def objective_fits(objective: str, info: ValidationInfo) -> str:
+    if objective == "cross_entropy" and info.data.get("route") == "on-policy":
+        raise PydanticCustomError(
+            "recipe.cross-entropy",
+            "On-policy there is no cross-entropy term: it would reward the student for repeating its own words.",
+            {"fix": "Remove it. To learn answers that people wrote beside the teacher's word, set own_answers."},
+        )
+    if objective != "cross_entropy" and str(info.data.get("teacher")).startswith("openai:"):
+        raise PydanticCustomError(
+            "recipe.model-remote",
+            "A chat API writes text and does not tell its distribution, which this objective compares.",
+            {"fix": "Write objective: cross_entropy, or name a teacher whose weights this machine can hold."},
+        )
+    return objective
+
+
+def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object]) -> str | None:
+    """What else a recipe must say for a setting to have an effect; None if it has one, or if that cannot be told."""
+    route, objective = values.get("route"), values.get("objective")
+    if route is not None and route not in routes:
+        return f"route: {' or '.join(routes)}"
+    objectives = OBJECTIVES_OF.get(name)
+    if objectives is not None and objective is not None and objective not in objectives:
+        return f"objective: {' or '.join(objectives)}"
+    practice_only = (route, values.get("warmup", ""), values.get("on_policy_share")) == ("on-policy", None, 1)
+    if name in TEACHER_ANSWERS and practice_only:
+        return "warmup, or on_policy_share below 1"
+    if name == "train_on" and route in ("on-policy", "off-policy") and values.get("own_answers", "") is None:
+        return "own_answers, or route: supervised"
+    return None
+
+
+def used(value: object, name: str, routes: tuple[str, ...], values: Mapping[str, object]) -> object:
+    """Refuse a setting that changes nothing."""
+    user = needed_for(name, routes, values)
+    if user is not None:
         raise PydanticCustomError(
             "recipe.setting-unused",
-            "Only objective: {user} uses {name}. A setting without effect is refused, not ignored.",
-            {"user": user, "name": name, "fix": f"Remove {name}, or write objective: {user}."},
+            "Only {user} uses {name}. A setting without effect is refused, not ignored.",
+            {"user": user, "name": name, "fix": f"Remove {name}, or write {user}."},
         )
     return value
+
+
+def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
+    steps = info.data.get("steps")
+    if warmup is not None and steps is not None and warmup.steps >= steps:
+        raise PydanticCustomError(
+            "recipe.warmup-too-long",
+            "The warm-up takes the first of the steps, and practice needs some too.",
+            {"fix": f"Write at most warmup: {{steps: {steps - 1}}}, or more steps."},
+        )
+    return warmup
 
 
 def warmup_ends(number: int, info: ValidationInfo) -> int:

@@ -5,226 +5,248 @@ A setting that is not used is refused, not ignored. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticUndefined
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from limbeck.recipe import rules
+from limbeck.recipe.parts import (
+    PRACTISED,
+    REQUIRED,
+    TAUGHT,
+    Count,
+    CountOrZero,
+    Device,
+    HeldOut,
+    ModelText,
+    Options,
+    OwnAnswers,
+    PathText,
+    Positive,
+    PositiveShare,
+    PracticeGrowth,
+    RunName,
+    Sampling,
+    Settings,
+    Share,
+    TeacherText,
+    Text,
+    WarmUp,
+    setting,
+)
 
-__all__ = ["PracticeGrowth", "Recipe", "Sampling"]
-
-_REQUIRED = PydanticUndefined
-
-
-def setting(default: object, meaning: str, *, choose: str, why: str) -> Any:
-    """A field with all that `limbeck recipe explain` tells of it. A default that is a function says itself in `why`."""
-    extra: dict[str, Any] = {"routes": ["on-policy"], "how_to_choose": choose, "default_and_why": why}
-    if callable(default):
-        return Field(default_factory=default, description=meaning, json_schema_extra=extra)
-    shown = "No default" if default is _REQUIRED else "null" if default is None else str(default)
-    extra["default_and_why"] = f"{shown}: {why}"
-    return Field(default, description=meaning, json_schema_extra=extra)
-
-
-# Types of settings. The text in each says which values it takes; a choice of words says so itself.
-_Text = Annotated[str, Field(pattern=r"\S")]
-_Path = Annotated[_Text, "the path of a file"]
-_Count = Annotated[int, BeforeValidator(rules.whole), Field(ge=1), "a whole number, 1 or more"]
-_CountOrZero = Annotated[int, BeforeValidator(rules.whole), Field(ge=0, lt=2**63), "a whole number, 0 or more"]
-_Positive = Annotated[float, Field(gt=0), "a number above 0"]
-_PositiveShare = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
-_Share = Annotated[float, Field(ge=0, le=1), "a number from 0 to 1"]
-_HeldOut = Annotated[
-    Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)] | _Text,
-    "a share between 0 and 1 (0.1), a count from 1 up (200), or the path of a prompt file",
-]
-_Model = Annotated[
-    _Text,
-    AfterValidator(rules.weights_at_hand),
-    "a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME",
-]
-_Name = Annotated[
-    str | None, AfterValidator(rules.run_name), "null, or up to 100 of A-Z a-z 0-9 . _ - without . or - first"
-]
-_Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), "auto, cpu, cuda or cuda:N"]
-_Options = Annotated[dict[str, bool | int | float | str | None], "names with single values, such as true or 3"]
+__all__ = ["OwnAnswers", "PracticeGrowth", "Recipe", "Sampling", "WarmUp"]
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Sampling(_Settings):
-    """How the student draws the tokens of its practice answers."""
-
-    temperature: Annotated[float, Field(ge=0), "a number, 0 or more"] = setting(
-        1.0,
-        "Divides the student's logits before a practice token is drawn; 0 takes the likeliest token each time.",
-        choose="Leave it at 1: then the student practises exactly what it would write. Lower is narrower.",
-        why="the objective is an average over the student's own distribution (Agarwal et al. 2024).",
-    )
-    top_p: _PositiveShare = setting(
-        1.0,
-        "Draw only from the likeliest tokens that together reach this probability (Holtzman et al. 2020).",
-        choose="Leave it at 1 unless a weak student writes nonsense that the teacher cannot judge; then 0.95.",
-        why="cutting the tail hides from the teacher the very tokens it should talk the student out of.",
-    )
-    top_k: _CountOrZero = setting(
-        0,
-        "Draw only from this many of the likeliest tokens; 0 is off.",
-        choose="Leave it at 0; top_p does the same with less harm.",
-        why="the same reason as for top_p.",
-    )
-
-
-class PracticeGrowth(_Settings):
-    """Practice answers that start short and grow to their full length."""
-
-    start: _PositiveShare = setting(
-        0.25,
-        "The share of max_practice_tokens at which practice answers are cut off in the first step.",
-        choose="0.25; lower only for limits over a thousand tokens.",
-        why="training on beginnings alone came close to whole answers for far less work (2602.15260).",
-    )
-    until: _PositiveShare = setting(
-        0.5,
-        "The share of all steps after which the full max_practice_tokens is in force.",
-        choose="0.5, or less where the ending of an answer matters: endings have to be practised too.",
-        why="a linear schedule over the first half, as in 2602.15260.",
-    )
-
-
-class Recipe(_Settings):
+class Recipe(Settings):
     """The settings of one run."""
 
-    student: _Model = setting(
-        _REQUIRED,
-        "The small model that learns: a hub id, a folder, a file.gguf, or run:NAME to go on from a run.",
+    route: Literal["on-policy", "off-policy", "supervised"] = setting(
+        "on-policy",
+        "The way to train. on-policy: the student writes practice answers and the teacher scores each token. "
+        "off-policy: the teacher writes answers once, and the student learns from them. supervised: the student "
+        "learns the answers that stand beside the prompts.",
+        choose="on-policy if the teacher is here and shares the student's vocabulary; off-policy for any other "
+        "teacher; supervised for your own style, from a distilled student.",
+        why="the student learns from its own mistakes, which a teacher's answers never show (Agarwal et al. 2024).",
+    )
+    student: ModelText = setting(
+        REQUIRED,
+        "The small model that learns: a hub id, a folder, a file.gguf, run:NAME to go on from a run "
+        "(run:NAME@STEP from one of its checkpoints), or previous: the stage before in `limbeck train FIRST SECOND`.",
         choose="The largest model whose price and speed you can live with, of the teacher's family.",
         why="it is your decision.",
     )
-    teacher: _Model = setting(
-        _REQUIRED,
-        "The large model that scores every token of the student's practice answers. Named as the student is.",
-        choose="A model that clearly beats the student on your prompts and splits text into the same tokens.",
-        why="it is your decision.",
+    teacher: TeacherText = setting(
+        None,
+        "The large model: on-policy it scores every token of the student's practice answers, off-policy it writes the "
+        "answers. Named as the student is.",
+        choose="A model that clearly beats the student on your prompts. On-policy, and off-policy for any objective "
+        "but cross_entropy, it must split text into the same tokens.",
+        why="it is your decision; supervised training has none.",
+        routes=TAUGHT,
     )
-    prompts: _Path = setting(
-        _REQUIRED,
+    prompts: PathText = setting(
+        REQUIRED,
         "The file of prompts. A relative path starts at the folder of the recipe.",
-        choose="Prompts as they come in production; a thousand or more if you have them. Answers are not needed.",
+        choose="Prompts as they come in production; a thousand or more if you have them. Only supervised training "
+        "needs an answer beside each.",
         why="they are yours.",
     )
-    held_out: _HeldOut = setting(
+    held_out: HeldOut = setting(
         0.1,
         "The prompts that are never practised and tell whether the student improved: a share, a count, a file.",
         choose="At least 100 prompts if you can; with fewer, only large improvements can be told from luck.",
         why="a tenth leaves most of the prompts for practice.",
     )
-    route: Annotated[Literal["on-policy"], BeforeValidator(rules.offered_route)] = setting(
-        "on-policy",
-        "The way to train. On-policy: the student writes practice answers and the teacher scores each token.",
-        choose="This version has one route.",
-        why="the student learns from its own mistakes, which a teacher's answers never show (Agarwal et al. 2024).",
-    )
-    objective: Literal["divergence", "kl_mix", "soft_targets"] = setting(
-        "divergence",
-        "What is minimised at each practice token. divergence: a generalized Jensen-Shannon divergence, chosen by "
+    objective: Annotated[
+        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(rules.objective_fits)
+    ] = setting(
+        lambda settings: "divergence" if settings.get("route") == "on-policy" else "cross_entropy",
+        "What is minimised at each token. cross_entropy: -log of the student's probability of the teacher's text, "
+        "off-policy only. divergence: a generalized Jensen-Shannon divergence, chosen by "
         "beta. kl_mix: forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets: "
         "temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015).",
-        choose="divergence. kl_mix if the student must learn words that it thinks impossible.",
-        why="it holds both KL directions as its ends (Agarwal et al. 2024).",
+        choose="divergence. kl_mix if the student must learn words that it thinks impossible. Off-policy, "
+        "cross_entropy works for any pair; with one vocabulary a divergence tells the student more at each token.",
+        why="divergence on-policy, which holds both KL directions as its ends (Agarwal et al. 2024); cross_entropy "
+        "off-policy, which any teacher allows (Kim and Rush 2016).",
+        routes=TAUGHT,
     )
-    beta: Annotated[_Share, AfterValidator(rules.used_by_objective)] = setting(
-        1.0,
+    beta: Share = setting(
+        lambda settings: (
+            0.0 if (settings.get("route"), settings.get("objective")) == ("off-policy", "divergence") else 1.0
+        ),
         "Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + "
         "(1-beta)·KL(student‖m). The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is "
         "KL(student‖teacher), the reverse KL. Other tools may count the other way round.",
         choose="0: cover everything the teacher might say. 1: commit to what it likes most. Between them a mix, in "
         "which only exactly 0 teaches a token that the student thinks impossible.",
-        why="a small student cannot cover all that a large teacher might say (Gu et al. 2024).",
+        why="1 on-policy: a small student cannot cover all that a large teacher might say (Gu et al. 2024); 0 "
+        "off-policy, where the text is the teacher's.",
+        routes=TAUGHT,
     )
-    scale: Annotated[Literal["unit", "gkd"], AfterValidator(rules.used_by_objective)] = setting(
+    scale: Literal["unit", "gkd"] = setting(
         "unit",
         "The size of the divergence between the ends of beta. gkd: the published number. unit: that divided by "
         "beta·(1-beta), so that the loss does not shrink near the ends, where it joins the two KLs.",
         choose="unit, unless you compare with a published run.",
         why="turning beta then changes the kind of pull and not its strength.",
+        routes=TAUGHT,
     )
-    forward_weight: Annotated[_Share, AfterValidator(rules.used_by_objective)] = setting(
+    forward_weight: Share = setting(
         0.5,
         "The weight w of w·KL(teacher‖student) + (1-w)·KL(student‖teacher).",
         choose="0.5; higher if the student leaves things out, lower if it rambles.",
         why="both directions alike.",
+        routes=TAUGHT,
     )
-    temperature: _Positive = setting(
+    temperature: Positive = setting(
         1.0,
         "Divides the logits of both models before the loss. Drawing tokens has its own: sampling.temperature.",
         choose="1. For soft_targets 2 to 4, which shows the student the teacher's second and third thoughts.",
         why="the student is compared with the teacher as both are (Agarwal et al. 2024).",
+        routes=TAUGHT,
     )
-    max_practice_tokens: _Count = setting(
+    max_practice_tokens: Count = setting(
         256,
         "The longest practice answer, in tokens. What is longer is cut off and trained on as far as it goes.",
         choose="Just above the length of most of your teacher's answers: the main lever on time and memory.",
         why="holds a short answer, and beginnings alone teach much (2602.15260).",
+        routes=PRACTISED,
     )
     practice_growth: Annotated[PracticeGrowth | None, "null, or start and until"] = setting(
         None,
         "Lets the longest practice answer grow during the run; null keeps it at max_practice_tokens.",
         choose="Turn it on for limits over some 500 tokens, to save time and keep a weak student from rambling.",
         why="one thing less that changes during a run.",
+        routes=PRACTISED,
     )
     sampling: Annotated[Sampling, "temperature, top_p and top_k"] = setting(
         Sampling(),
         "How the student draws the tokens of its practice answers.",
         choose="Leave it alone: practice should be what the student would write.",
         why="the student's own distribution, unchanged (Agarwal et al. 2024).",
+        routes=PRACTISED,
     )
-    steps: _Count = setting(
+    steps: Count = setting(
         200,
         "How many times the student is updated.",
         choose="Most of the gain comes in the first 50 to 100 steps; go on while the held-out loss falls.",
         why="published repairs of a fine-tuned model take about 100 steps (Tinker cookbook); this leaves room.",
     )
-    prompts_per_step: _Count = setting(
+    prompts_per_step: Count = setting(
         32,
-        "How many prompts the student answers before each update.",
+        "How many prompts the student answers before each update; on the other routes, how many answers it reads.",
         choose="32 to 128. More makes a step steadier and slower.",
         why="a size for one machine; published runs use 64 to 1024 (thunlp 64, NeMo-RL 128).",
     )
-    answers_per_prompt: _Count = setting(
-        1,
-        "How many practice answers the student writes for each prompt of a step.",
+    answers_per_prompt: Count = setting(
+        lambda settings: 4 if settings.get("route") == "off-policy" else 1,
+        "On-policy, how many practice answers the student writes for each prompt of a step; off-policy, how many "
+        "answers the teacher writes to each prompt, once.",
         choose="1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.",
-        why="new prompts teach more than new answers to old ones.",
+        why="1 on-policy: new prompts teach more than new answers to old ones; 4 off-policy: what the teacher wrote is "
+        "read again in every epoch.",
+        routes=TAUGHT,
     )
-    learning_rate: _PositiveShare = setting(
+    on_policy_share: PositiveShare = setting(
+        1.0,
+        "Which share of a step's prompts the student answers itself. For the others it reads answers that the teacher "
+        "wrote before training (warmup.answers_per_prompt of them to each prompt, 1 without a warm-up).",
+        choose="1; 0.5 to 0.8 if practice answers grow and go in circles.",
+        why="what the student writes itself is what it has to learn to write (Agarwal et al. 2024).",
+        routes=PRACTISED,
+    )
+    warmup: Annotated[
+        WarmUp | None, AfterValidator(rules.practice_follows), "null, or steps and answers_per_prompt"
+    ] = setting(
+        None,
+        "First steps on the teacher's answers, before practice begins; warmup_steps is about the learning rate.",
+        choose="Turn it on if the student and the teacher hardly agree, or the student does not know how to stop.",
+        why="a student of the teacher's family seldom needs it.",
+        routes=PRACTISED,
+    )
+    own_answers: Annotated[OwnAnswers | None, "null, or file and weight"] = setting(
+        None,
+        "Answers that people wrote, learnt by cross-entropy beside what the teacher says.",
+        choose="Only answers as good as the teacher's. For style alone, a supervised stage afterwards does more.",
+        why="distillation needs no human answers.",
+        routes=TAUGHT,
+    )
+    train_on: Literal["last_turn", "all_turns"] = setting(
+        "last_turn",
+        "Which assistant turns of a conversation are learnt: the last, or each of them, each in a row of its own.",
+        choose="all_turns if every assistant turn is as you want it.",
+        why="the last turn is the answer that a row is about.",
+    )
+    max_teacher_tokens: Count = setting(
+        512,
+        "The longest answer that the teacher writes to train on, in tokens. One that is cut off there is not learnt.",
+        choose="Above the longest answer that you want; `limbeck answers` tells how many are cut off.",
+        why="room for an answer that ends by itself.",
+        routes=TAUGHT,
+    )
+    teacher_temperature: Annotated[float, Field(ge=0), "a number, 0 or more"] = setting(
+        0.7,
+        "Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.",
+        choose="0.7 to 1 for several answers to a prompt; 0 for one.",
+        why="different answers to one prompt with few slips.",
+        routes=TAUGHT,
+    )
+    teacher_examples: Annotated[Text | None, "null, or the path of a file"] = setting(
+        None,
+        "Rows with answers that the teacher is shown before each prompt, as turns of the conversation. They are never "
+        "learnt, and no held-out row is among them.",
+        choose="Two to five answers of your team, if the teacher does not answer as you want from the prompt alone.",
+        why="a teacher that needs no example costs less.",
+        routes=TAUGHT,
+    )
+    learning_rate: PositiveShare = setting(
         1e-5,
         "The step size of AdamW for all weights of the student.",
         choose="A third or three times of it are worth 20 steps each. Halve it when the loss rises.",
         why="the middle of what published on-policy runs use when all weights train (1e-6 to 5e-5).",
     )
-    warmup_steps: Annotated[_CountOrZero, AfterValidator(rules.warmup_ends)] = setting(
+    warmup_steps: Annotated[CountOrZero, AfterValidator(rules.warmup_ends)] = setting(
         lambda settings: min(10, settings.get("steps", 200) // 10),
         "Over how many first steps the learning rate rises to its full value; fewer than steps.",
         choose="10. The optimizer's averages need some steps before they can be trusted.",
         why="10, or a tenth of steps where that is less, so that a short run too reaches its learning rate.",
     )
-    decay_share: _Share = setting(
+    decay_share: Share = setting(
         0.2,
         "Over which last share of the steps the learning rate falls to 0, in a straight line.",
         choose="0.2; 0 if you mean to go on from this run.",
         why="constant for most of the run, so that it can be made longer, and a fall that settles the weights.",
     )
-    weight_decay: _Share = setting(
+    weight_decay: Share = setting(
         0.0,
         "How strongly AdamW pulls the weights towards 0 (Loshchilov and Hutter 2019).",
         choose="0. A pull towards 0 is a pull away from the model you started with.",
         why="the student starts from a good model.",
     )
-    max_grad_norm: _Positive = setting(
+    max_grad_norm: Positive = setting(
         1.0,
         "Gradients longer than this are shortened to it (Pascanu et al. 2013).",
         choose="1. Lower it if the alerts report single large gradients.",
@@ -243,8 +265,9 @@ class Recipe(_Settings):
         "CPU a bfloat16 teacher is compared with itself in float32 first, and float32 is kept where they differ.",
         choose="bfloat16 if the teacher does not fit into memory: half the bytes, a slightly rounded teacher.",
         why="the teacher as exact as the student: float32, or bfloat16 with precision bf16-mixed.",
+        routes=TAUGHT,
     )
-    max_prompt_tokens: _Count = setting(
+    max_prompt_tokens: Count = setting(
         1024,
         "The longest prompt, in tokens, after the chat template.",
         choose="Above your longest prompt; it bounds the memory that a step needs.",
@@ -256,74 +279,98 @@ class Recipe(_Settings):
         choose="skip once you have seen which rows are too long and can do without them.",
         why="leaving rows out is your decision.",
     )
-    template: Annotated[_Text, "student, teacher, or the path of a template file"] = setting(
+    template: Annotated[Text, "student, teacher, or the path of a template file"] = setting(
         "student",
         "Whose chat template turns messages into text, for both models. A relative path starts at the recipe's folder.",
         choose="student, since that is how the student will be asked in production.",
         why="the student will be asked in it.",
     )
-    template_options: _Options = setting(
+    template_options: Options = setting(
         {},
         "Values handed to the chat template, for example enable_thinking: false.",
         choose="Set what you will set in production. Both models get the same.",
         why="the template's own defaults.",
     )
-    micro_batch_tokens: _Count = setting(
+    micro_batch_tokens: Count = setting(
         4096,
         "How many tokens, padding included, go through a model at once while scoring and updating.",
         choose="As many as memory allows; it changes speed and memory, never the loss.",
         why="fits a small pair on a laptop.",
     )
-    slots: _Count = setting(
+    slots: Count = setting(
         32,
         "How many practice answers are written at the same time.",
         choose="As many as memory allows; it changes speed and memory, and the answers by rounding at most.",
         why="one step of the default prompts_per_step in one go.",
     )
-    chunk_tokens: _Count = setting(
+    chunk_tokens: Count = setting(
         512,
         "For how many tokens at once the probabilities of the whole vocabulary are held in memory.",
         choose="Lower if the vocabulary is large and memory short; it changes memory and speed, never the loss.",
         why="at a vocabulary of 152,000 under 1 GB on a CPU and 2 GB on a GPU.",
     )
-    evaluate_every: _Count = setting(
+    evaluate_every: Count = setting(
         20,
         "After how many steps the student is compared with the teacher on held-out prompts.",
         choose="So that you see about ten points in a run.",
         why="ten points in the default 200 steps.",
     )
-    held_out_sample: _Count = setting(
+    held_out_sample: Count = setting(
         64,
         "How many held-out prompts each of these comparisons uses, always the same ones.",
         choose="More gives a steadier curve and takes longer. All held-out prompts if there are fewer.",
         why="a small share of a step's time at the default evaluate_every.",
     )
-    seed: _CountOrZero = setting(
+    seed: CountOrZero = setting(
         0,
         "The number from which all randomness of the run follows.",
         choose="Any. Two runs that differ in the seed alone show how much of a difference is luck.",
         why="a run can be repeated without asking for it.",
     )
-    name: _Name = setting(
+    name: RunName = setting(
         None,
         "The name of the run and of its folder.",
         choose="Leave it out and get one like calm-otter-17.",
         why="a new name for each run.",
     )
-    workspace: Annotated[_Text, "the path of a folder"] = setting(
+    workspace: Annotated[Text, "the path of a folder"] = setting(
         ".",
         "The folder in which runs/ lies. A relative path starts at the current folder.",
         choose="One folder for all runs that you want to compare.",
         why="the current folder, where `limbeck runs` and `limbeck show` look too.",
     )
-    device: _Device = setting(
+    device: Device = setting(
         "auto",
         "Where the models run. auto takes the best device that this machine has and records which.",
         choose="auto, unless you share the machine.",
         why="a recipe can be passed on to another machine.",
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _used(cls, value: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        return value if value is None else rules.used(value, name, cls.routes_of(name), info.data)
+
+    @classmethod
+    def routes_of(cls, name: str) -> tuple[str, ...]:
+        """The routes that use a setting."""
+        return tuple(cast("dict[str, Any]", cls.model_fields[name].json_schema_extra)["routes"])
+
+    @property
+    def scores(self) -> bool:
+        """Whether the teacher's distribution is compared at each token, for which the vocabulary must be one."""
+        return self.objective != "cross_entropy"
+
+    @property
+    def answers_written(self) -> int:
+        """How many answers the teacher writes to each prompt before training."""
+        if self.route == "off-policy":
+            return self.answers_per_prompt
+        return self.warmup.answers_per_prompt if self.warmup is not None else int(self.on_policy_share < 1)
+
     def settings(self) -> dict[str, Any]:
-        """All settings in force as plain values, none of another objective: read again, they are the same recipe."""
-        unused = {name for name, objective in rules.OBJECTIVE_OF.items() if objective != self.objective}
+        """All settings in force as plain values, none without effect: read again, they are the same recipe."""
+        values = dict(self)
+        unused = {name for name in values if rules.needed_for(name, self.routes_of(name), values) is not None}
         return self.model_dump(mode="json", exclude=unused)

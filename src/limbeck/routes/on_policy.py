@@ -3,8 +3,10 @@
     loss = sum over completion tokens of D(student, teacher) / completion tokens of the whole step      [nats per token]
 
 Source: Agarwal et al. 2024 (GKD), equation 4 with lambda = 1; the sampled text is data, nothing is differentiated
-through the sampling. Left out: their mixture with given answers, value functions, importance ratios (there is exactly
-one update per answer, so the student that wrote is the student that trains).
+through the sampling. Their mixture with the teacher's text is `on_policy_share`, off by default; a `warmup` of
+off-policy steps may come first, and people's `own_answers` beside it all, the only text with a cross-entropy. Left
+out: value functions, importance ratios (there is exactly one update per answer, so the student that wrote is the
+student that trains).
 
 Run it with `limbeck train RECIPE`; the same step without this package's rooms is examples/minimal_loop.py.
 
@@ -19,12 +21,16 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from limbeck.data.chat import Prompt
+from limbeck.data.targets import Targets
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.fused import Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.routes import off_policy
+from limbeck.routes.off_policy import objective_of
+from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch, PromptOrder, micro_batches
 from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
@@ -35,8 +41,19 @@ from limbeck.training.state import PhaseClock, StepRecord, TrainState
 __all__ = ["objective_of", "practice_limit_at", "step", "train"]
 
 
-def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> StepRecord:
-    """Let the student practise on `prompts` once and learn from what the teacher says of it."""
+def step(
+    state: TrainState,
+    teacher: Teacher,
+    prompts: Sequence[Prompt],
+    recipe: Recipe,
+    *,
+    read: Text = NOTHING,
+    own: Text = NOTHING,
+) -> StepRecord:
+    """Let the student practise on `prompts` once and learn from what the teacher says of it.
+
+    `read` is text that the teacher wrote, which it says as much of; `own` are people's answers.
+    """
     student, clock = state.student, PhaseClock(state.student.device, state.watch)
     objective = objective_of(recipe)
     limit = practice_limit_at(state.step, recipe)
@@ -45,6 +62,7 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
     with clock.phase("writing"):
         asked = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
         answers = state.engine.generate(practice_requests(prompts, state.step, limit, recipe), sampling_of(recipe))
+    asked, answers = [*asked, *read[0]], [*answers, *read[1]]
     batches = micro_batches(
         asked,
         answers,
@@ -53,7 +71,7 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
         device=student.device,
         share=state.share,
     )
-    num_tokens = sum(batch.tokens.num_tokens for batch in batches)  # of the whole step, before anything is weighted
+    num_tokens = count_tokens((asked, answers, 1.0), own)  # of the whole step, before anything is weighted
     for batch in batches:
         with clock.phase("reading"):
             signal = teacher.score(batch.tokens)
@@ -72,6 +90,7 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
             refuse_non_finite_loss(loss, reading, batch, asked, state)
             loss.backward()
         readings.append((batch, reading))
+    own_readings = learn_text(state, own, num_tokens, recipe, clock)
     with clock.phase("updating"):
         grad_norm = clip_gradients(state.weights.named.values(), recipe.max_grad_norm)
         refuse_non_finite_gradient(grad_norm, asked, state)
@@ -89,27 +108,46 @@ def step(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe:
         learning_rate=learning_rate_at(state.step, recipe),
         practice_limit=limit,
         seconds=clock.seconds,
+        own=own_readings,
     )
 
 
-def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
-    """Step until the recipe's last step. Whoever saves between two records saves a finished step."""
-    order = PromptOrder(prompts, recipe.seed)
+def train(
+    state: TrainState,
+    teacher: Teacher,
+    prompts: Sequence[Prompt],
+    recipe: Recipe,
+    *,
+    targets: Targets | None = None,
+    own: Targets | None = None,
+) -> Iterator[StepRecord]:
+    """Step until the recipe's last step. Whoever saves between two records saves a finished step.
+
+    `targets` are the teacher's answers, for the warm-up and for the prompts that the student does not answer itself.
+    """
+    order, read_targets, read_own = (
+        PromptOrder(prompts, recipe.seed),
+        reader_of(targets, recipe),
+        reader_of(own, recipe),
+    )
+    num_warmup = 0 if recipe.warmup is None else recipe.warmup.steps
+    num_practised = max(1, round(recipe.on_policy_share * recipe.prompts_per_step))
     while state.step < recipe.steps:
-        record = step(state, teacher, order.of_step(state.step, recipe.prompts_per_step), recipe)
+        own_text = read_own(state.step, recipe.prompts_per_step)
+        if state.step < num_warmup:
+            text = read_targets(state.step, recipe.prompts_per_step)
+            record = off_policy.step(state, teacher, text, warmup_objective(recipe), recipe, own=own_text)
+        else:
+            practised = order.of_step(state.step, num_practised)
+            text = read_targets(state.step, recipe.prompts_per_step - num_practised)
+            record = step(state, teacher, practised, recipe, read=text, own=own_text)
         state.step += 1
         yield record
 
 
-def objective_of(recipe: Recipe) -> Objective:
-    """The recipe's objective, as the numbers that define it."""
-    return Objective(
-        kind=recipe.objective,
-        beta=recipe.beta,
-        scale=recipe.scale,
-        forward_weight=recipe.forward_weight,
-        temperature=recipe.temperature,
-    )
+def warmup_objective(recipe: Recipe) -> Objective:
+    """The forward KL: the one end that also teaches tokens which the student thinks impossible."""
+    return Objective(beta=0.0, temperature=recipe.temperature)
 
 
 def sampling_of(recipe: Recipe) -> Sampling:

@@ -6,6 +6,7 @@ Shapes  N = completion tokens of the whole step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,16 +31,29 @@ def make_record(
     readings: Sequence[tuple[MicroBatch, Readings]],
     grad_norm: float,
     learning_rate: float,
-    practice_limit: int,
+    practice_limit: int | None,
     seconds: Mapping[str, float],
+    own: Sequence[tuple[MicroBatch, Readings]] = (),
 ) -> StepRecord:
-    """Means over the step's completion tokens, shares over its answers, times from `seconds` by phase."""
-    lengths = [len(answer.ids) for answer in answers]
-    num_tokens = sum(lengths)
+    """Means over the step's completion tokens, shares over its answers, times from `seconds` by phase.
+
+    Where the student wrote some of the answers, lengths and shares are those of them alone. `own` are the readings of
+    people's own answers, learnt beside the others.
+    """
+    num_tokens = sum(len(answer.ids) for answer in answers)
+    written = [answer for answer in answers if answer.logprobs]
+    judged = written or answers
+    lengths = [len(answer.ids) for answer in judged]
+    num_own = sum(batch.tokens.num_tokens for batch, _ in own)
 
     def mean(name: str) -> float:
         return sum(getattr(reading, name).double().sum().item() for _, reading in readings) / num_tokens
 
+    def each_us(phase: str, num: int) -> float | None:
+        return 1e6 * seconds[phase] / num if phase in seconds else None
+
+    taught = "reading" in seconds
+    worst_tokens = _worst_tokens(prompts, readings)
     return StepRecord(
         step=step,
         loss=mean("divergence_N"),
@@ -49,24 +63,25 @@ def make_record(
         num_answers=len(answers),
         num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
         num_completion_tokens=num_tokens,
-        write_s=seconds["writing"],
-        score_s=seconds["reading"],
+        write_s=seconds.get("writing"),
+        score_s=seconds.get("reading"),
         update_s=seconds["updating"],
-        write_us_per_token=1e6 * seconds["writing"] / num_tokens,
-        score_us_per_token=1e6 * seconds["reading"] / num_tokens,
-        mean_length=num_tokens / len(answers),
+        write_us_per_token=each_us("writing", sum(lengths)),
+        score_us_per_token=each_us("reading", num_tokens),
+        mean_length=sum(lengths) / len(judged),
         max_length=max(lengths),
-        cut_off_share=_share(answer.cut_off for answer in answers),
+        cut_off_share=_share(answer.cut_off for answer in judged),
         # a stop token and nothing else
-        empty_share=_share(len(answer.ids) == 1 and not answer.cut_off for answer in answers),
-        repetitive_share=_share(is_repetitive(answer.ids) for answer in answers),
+        empty_share=_share(len(answer.ids) == 1 and not answer.cut_off for answer in judged),
+        repetitive_share=_share(is_repetitive(answer.ids) for answer in judged),
         student_entropy=mean("student_entropy_N"),
-        teacher_entropy=mean("teacher_entropy_N"),
+        teacher_entropy=mean("teacher_entropy_N") if taught else None,
         agreement=mean("agree_N"),
         student_logprob=mean("student_logp_N"),
-        teacher_logprob=mean("teacher_logp_N"),
-        engine_gap=_engine_gap(answers, readings),
-        worst_tokens=_worst_tokens(prompts, readings),
+        teacher_logprob=mean("teacher_logp_N") if taught else None,
+        engine_gap=_engine_gap(answers, readings) if written else None,
+        worst_tokens=worst_tokens if taught else tuple(replace(each, teacher_logprob=None) for each in worst_tokens),
+        own_answers_loss=sum(reading.divergence_N.sum().item() for _, reading in own) / num_own if own else None,
     )
 
 
@@ -79,9 +94,12 @@ def _engine_gap(answers: Sequence[Completion], readings: Sequence[tuple[MicroBat
     """Largest difference, in nats, between a token's log-probability when it was written and when it was trained."""
     largest = 0.0
     for batch, reading in readings:
-        written = [logprob for row in batch.rows for logprob in answers[row].logprobs]
-        written_N = torch.tensor(written, dtype=torch.float64)
-        largest = max(largest, (written_N - reading.student_logp_N.double().cpu()).abs().max().item())
+        # not a number where somebody else wrote the token
+        unknown = [[torch.nan] * len(answers[row].ids) for row in batch.rows]
+        written = [answers[row].logprobs or nans for row, nans in zip(batch.rows, unknown, strict=True)]
+        written_N = torch.tensor([logprob for row in written for logprob in row], dtype=torch.float64)
+        gap_N = (written_N - reading.student_logp_N.double().cpu()).abs()
+        largest = max([largest, *gap_N[~gap_N.isnan()].tolist()])
     return largest
 
 

@@ -47,38 +47,43 @@ class WorstToken:
     token: int
     divergence: float
     student_logprob: float
-    teacher_logprob: float
+    teacher_logprob: float | None
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One optimizer step. Divergences, entropies and log-probabilities in nats per token, times in seconds."""
+    """One optimizer step. Divergences, entropies and log-probabilities in nats per token, times in seconds.
+
+    None where a step has no such thing: nothing was written, or no teacher read the text. Where people's own answers
+    are learnt beside the teacher's word, `own_answers_loss` is their cross-entropy and all else is about the others.
+    """
 
     step: int
     loss: float
     grad_norm: float
     learning_rate: float
-    practice_limit: int
+    practice_limit: int | None
     num_answers: int
     num_prompt_tokens: int
     num_completion_tokens: int
-    write_s: float
-    score_s: float
+    write_s: float | None
+    score_s: float | None
     update_s: float
-    write_us_per_token: float
-    score_us_per_token: float
+    write_us_per_token: float | None
+    score_us_per_token: float | None
     mean_length: float
     max_length: int
     cut_off_share: float
     empty_share: float
     repetitive_share: float
     student_entropy: float
-    teacher_entropy: float
+    teacher_entropy: float | None
     agreement: float
     student_logprob: float
-    teacher_logprob: float
-    engine_gap: float
+    teacher_logprob: float | None
+    engine_gap: float | None
     worst_tokens: tuple[WorstToken, ...]
+    own_answers_loss: float | None = None
 
 
 @dataclass

@@ -43,7 +43,7 @@ def _show_prompts(printer: Printer, report: CheckReport) -> None:
     material = report.material
     prompts = material.train.prompts
     lengths = sorted(len(prompt.ids) for prompt in prompts)
-    printer.rule("Prompts, as both models read them")
+    printer.rule("Prompts, as the student reads them")
     for prompt in prompts[:NUM_ROWS_SHOWN]:
         printer.say(f"{prompt.source}, {len(prompt.ids)} tokens", style="bold")
         printer.say(prompt.text)
@@ -60,7 +60,7 @@ def _show_prompts(printer: Printer, report: CheckReport) -> None:
 
 
 def _show_pair(printer: Printer, report: CheckReport) -> None:
-    material, vocabulary = report.material, report.material.vocabulary
+    material, vocabulary, scores = report.material, report.material.vocabulary, report.recipe.scores
     tokens = material.tokenizer.convert_ids_to_tokens(list(material.stop.ids))
     printer.rule("The pair")
     printer.table(
@@ -83,14 +83,16 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
                 (
                     "teacher",
                     material.teacher_ref,
-                    vocabulary.teacher_defined,
-                    vocabulary.teacher_rows,
+                    vocabulary.teacher_defined if scores else "-",
+                    vocabulary.teacher_rows if scores else "-",
                     report.writing.get("teacher"),
                 ),
             )
+            if ref is not None
         ]
     )
-    printer.say(f"{vocabulary.num_shared} ids are shared and name the same tokens; both heads are cut to them.")
+    if scores:
+        printer.say(f"{vocabulary.num_shared} ids are shared and name the same tokens; both heads are cut to them.")
     printer.say(f"An answer ends with {' or '.join(map(str, tokens))}. Template: {material.template.origin}.")
 
 

@@ -62,14 +62,16 @@ def show_run(printer: Printer, run: Run) -> None:
 def _show_evaluations(printer: Printer, evaluations: Sequence[Mapping[str, Any]]) -> None:
     if not evaluations:
         return
-    printer.rule("Held-out divergence, nats per token, with 95 % intervals")
+    scored = evaluations[-1]["student_text_loss"] is not None
+    what = "divergence" if scored else "cross-entropy of given answers"
+    printer.rule(f"Held-out {what}, nats per token, with 95 % intervals")
     printer.table(
         [
             {
                 "step": event["step"],
-                "teacher's text": _interval(event["fixed_teacher_text"]),
+                "teacher's text" if scored else "given text": _interval(event["fixed_teacher_text"]),
                 "student's text": _interval(event["fresh_student_text"]),
-                "agree": f"{event['fresh_student_text']['agreement']:.0%}",
+                "agree": _share(event["fresh_student_text" if scored else "fixed_teacher_text"]["agreement"]),
                 "length": f"{event['fresh_student_text']['mean_length']:.0f}",
                 "cut off": f"{event['fresh_student_text']['cut_off_share']:.0%}",
             }
@@ -77,14 +79,19 @@ def _show_evaluations(printer: Printer, evaluations: Sequence[Mapping[str, Any]]
         ]
     )
     last = evaluations[-1]["fresh_student_text"]
-    printer.say(
-        f"{last['divergence']['n']} prompts, {last['num_tokens']} tokens of student text at the last evaluation."
-    )
+    num_prompts = evaluations[-1]["fixed_teacher_text"]["divergence"]["n"]
+    printer.say(f"{num_prompts} prompts, {last['num_tokens']} tokens of student text at the last evaluation.")
 
 
 def _interval(measure: Mapping[str, Any]) -> str:
     value = measure["divergence"]
+    if value is None:
+        return "-"
     return f"{value['estimate']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -93,9 +100,9 @@ def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
         [
             {
                 "": label,
-                "first": f"{steps[0][name]:.3g}",
-                "last": f"{steps[-1][name]:.3g}",
-                "curve": sparkline([float(step[name]) for step in steps]),
+                "first": f"{values[0]:.3g}",
+                "last": f"{values[-1]:.3g}",
+                "curve": sparkline(values),
             }
             for label, name in (
                 ("loss, nats/token", "loss"),
@@ -107,7 +114,9 @@ def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
                 ("agreement", "agreement"),
                 ("writing, µs/token", "write_us_per_token"),
                 ("reading, µs/token", "score_us_per_token"),
+                ("own answers, nats/token", "own_answers_loss"),
             )
+            if (values := [float(step[name]) for step in steps if step.get(name) is not None])
         ]
     )
 
@@ -130,7 +139,7 @@ def _show_worst(printer: Printer, step: Mapping[str, Any]) -> None:
                 "token": repr(worst["text"]),
                 "nats": f"{worst['divergence']:.2f}",
                 "student": f"{worst['student_logprob']:.2f}",
-                "teacher": f"{worst['teacher_logprob']:.2f}",
+                "teacher": "-" if worst["teacher_logprob"] is None else f"{worst['teacher_logprob']:.2f}",
                 "answer to": worst["source"],
                 "position": worst["position"],
             }

@@ -68,7 +68,7 @@ def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> N
     ]
     assert all(row.messages == (Message("user", "q"),) for row in read.rows)
     assert read.num_references == 6
-    assert "6 rows carry a reference answer; this route does not read it." in read.notes
+    assert "6 rows carry a reference answer; only supervised training reads it." in read.notes
 
 
 def test_other_columns_are_kept_and_named(path: Path) -> None:

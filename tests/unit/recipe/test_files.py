@@ -47,15 +47,15 @@ def test_all_typing_errors_of_a_file_are_told_at_once_with_line_and_likely_key(t
         ("support.yaml line 4", "learning-rate: 1e-4"),
         ("support.yaml line 5", "learnig_rate: 2e-5"),
         ("support.yaml line 7", "training.beta: 0.5"),
-        ("support.yaml line 8", "max_teacher_tokens: 512"),
         ("support.yaml line 10", "steps: 20"),
+        ("support.yaml line 8", "max_teacher_tokens: 512"),
     ]
     told = list(found.values())
     assert told[0].fix == told[1].fix == "Did you mean learning_rate?"
     assert told[2].fix == "Did you mean beta at the top level?"
-    assert "on-policy only" in told[3].needed
-    assert told[4].code == "recipe.key-duplicate"
-    assert "first: support.yaml line 9" in told[4].needed
+    assert told[3].code == "recipe.key-duplicate"
+    assert "first: support.yaml line 9" in told[3].needed
+    assert "Only warmup" in told[4].needed
 
 
 @pytest.mark.report("CF-01")
@@ -370,3 +370,21 @@ def test_an_empty_file_lacks_what_is_needed(tmp_path: Path) -> None:
         "teacher is missing.",
         "prompts is missing.",
     }
+
+
+def test_files_of_answers_lie_beside_the_recipe(tmp_path: Path) -> None:
+    text = "student: org/small\nteacher: org/big\nprompts: p.jsonl\nroute: off-policy\n"
+    loaded = load(tmp_path, text + "teacher_examples: few.jsonl\nown_answers:\n  file: ours.jsonl\n").recipe
+    assert loaded.teacher_examples == str(tmp_path / "few.jsonl")
+    assert loaded.own_answers is not None
+    assert loaded.own_answers.file == str(tmp_path / "ours.jsonl")
+
+
+def test_a_missing_part_of_a_setting_and_a_missing_teacher_are_named(tmp_path: Path) -> None:
+    found = problems(tmp_path, "student: a/b\nprompts: p.jsonl\nown_answers: {weight: 0.5}\n")
+    assert set(found) == {"teacher is missing.", "own_answers.file is missing."}
+
+
+def test_the_word_previous_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "previous").mkdir()
+    assert load(tmp_path, MINIMAL, "student=previous").recipe.student == "previous"

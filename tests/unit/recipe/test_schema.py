@@ -48,6 +48,9 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "steps": 200,
         "prompts_per_step": 32,
         "answers_per_prompt": 1,
+        "on_policy_share": 1.0,
+        "warmup": None,
+        "own_answers": None,
         "learning_rate": 1e-5,
         "warmup_steps": 10,
         "decay_share": 0.2,
@@ -99,6 +102,9 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ("prompts", ["p.jsonl"], ["", None]),
         ("objective", ["divergence", "kl_mix", "soft_targets"], ["jsd", ""]),
         ("scale", ["unit", "gkd"], ["raw"]),
+        ("on_policy_share", [1, 0.5], [0, 1.1, None]),
+        ("warmup", [None, {}, {"steps": 199, "answers_per_prompt": 1}], [5, {"steps": 200}, {"steps": 0}]),
+        ("own_answers", [None, {"file": "a.jsonl", "weight": 0.1}], [{}, "a.jsonl", {"file": "a", "weight": 0}]),
     ],
 )
 def test_bounds(name: str, allowed: list[object], refused: list[object]) -> None:
@@ -149,15 +155,74 @@ def test_a_chat_api_cannot_be_the_teacher_and_the_message_says_why() -> None:
     assert causes(teacher="vllm:http://x", student="openai:x") == {"teacher": remote, "student": remote}
 
 
-@pytest.mark.parametrize("route", ["off-policy", "supervised"])
-def test_routes_of_other_versions_get_a_message_of_their_own(route: str) -> None:
-    with pytest.raises(ValidationError, match="This version trains on-policy only"):
-        recipe(route=route)
+OFF_POLICY = {"route": "off-policy"}
+SUPERVISED = {"route": "supervised", "teacher": None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        (OFF_POLICY, {"max_practice_tokens": 9, "practice_growth": {}, "sampling": {}, "warmup": {}}),
+        (OFF_POLICY, {"beta": 0.0, "scale": "unit", "temperature": 1.0, "train_on": "last_turn"}),
+        ({**OFF_POLICY, "objective": "soft_targets"}, {"beta": 0.0, "on_policy_share": 0.5}),
+        (SUPERVISED, {"teacher": "a/b", "objective": "divergence", "beta": 1, "temperature": 1, "own_answers": {}}),
+        (SUPERVISED, {"answers_per_prompt": 1, "max_teacher_tokens": 9, "teacher_temperature": 1, "warmup": {}}),
+        (
+            {},
+            {
+                "max_teacher_tokens": 9,
+                "teacher_temperature": 0.7,
+                "teacher_examples": "a.jsonl",
+                "train_on": "all_turns",
+            },
+        ),
+    ],
+)
+def test_a_setting_that_the_route_does_not_use_is_refused_and_left_out(
+    settings: dict[str, object], unused: dict[str, object]
+) -> None:
+    found = causes(**{**settings, **unused})
+    assert {name: found[name] for name in unused} == dict.fromkeys(unused, "recipe.setting-unused")
+    assert not set(unused) & set(recipe(**settings).settings())
+
+
+def test_settings_of_the_teachers_answers_wait_for_a_step_that_reads_them() -> None:
+    for reads in ({"warmup": {"steps": 5}}, {"on_policy_share": 0.5}, OFF_POLICY):
+        assert recipe(**reads, max_teacher_tokens=9).settings()["max_teacher_tokens"] == 9
+    assert recipe(own_answers={"file": "a.jsonl"}, train_on="all_turns").settings()["train_on"] == "all_turns"
+
+
+@pytest.mark.parametrize("settings", [OFF_POLICY, {**OFF_POLICY, "objective": "divergence"}, SUPERVISED])
+def test_settings_of_every_route_read_again_are_the_same_recipe(settings: dict[str, object]) -> None:
+    first = recipe(**settings)
+    assert Recipe.model_validate(json.loads(json.dumps(first.settings()))) == first
+
+
+def test_defaults_that_depend_on_the_route() -> None:
+    off_policy = recipe(**OFF_POLICY)
+    assert (off_policy.objective, off_policy.answers_per_prompt) == ("cross_entropy", 4)
+    assert recipe(**OFF_POLICY, objective="divergence").beta == 0.0
+    assert recipe(**SUPERVISED).objective == "cross_entropy"
+
+
+def test_a_route_with_a_teacher_asks_for_one() -> None:
+    assert causes(teacher=None) == causes(teacher=None, **OFF_POLICY) == {"teacher": "recipe.key-missing"}
+
+
+def test_a_chat_api_may_write_off_policy_but_has_no_distribution() -> None:
+    assert recipe(**OFF_POLICY, teacher="openai:x").teacher == "openai:x"
+    assert causes(**OFF_POLICY, teacher="openai:x", objective="kl_mix") == {"objective": "recipe.model-remote"}
+    assert causes(**OFF_POLICY, teacher="vllm:http://x") == {"teacher": "recipe.model-remote"}
+
+
+@pytest.mark.report("LM-07")
+def test_on_policy_there_is_no_cross_entropy() -> None:
+    assert causes(objective="cross_entropy") == {"objective": "recipe.cross-entropy"}
 
 
 def test_all_faults_come_at_once() -> None:
-    found = causes(beta=2, steps=0, teacher="openai:x", route="supervised", seed="x", sampling={"top_p": 3})
-    assert set(found) >= {"beta", "steps", "teacher", "route", "seed", "sampling.top_p"}
+    found = causes(beta=2, steps=0, teacher="openai:x", long_prompts="cut", seed="x", sampling={"top_p": 3})
+    assert set(found) >= {"beta", "steps", "teacher", "long_prompts", "seed", "sampling.top_p"}
 
 
 def test_a_recipe_cannot_be_changed() -> None:
@@ -167,8 +232,17 @@ def test_a_recipe_cannot_be_changed() -> None:
 
 @pytest.mark.report("LM-07")
 def test_no_setting_brings_a_cross_entropy_term_into_on_policy_training() -> None:
-    names = {part for name in setting_names() for part in name.split(".")}
-    assert not names & {"alpha", "lmbda", "lambda", "ce_weight", "sft_alpha", "nll_weight", "hard_label_weight"}
+    names = {part for name in setting_names() if name != "own_answers.weight" for part in name.split(".")}
+    assert not names & {
+        "weight",
+        "alpha",
+        "lmbda",
+        "lambda",
+        "ce_weight",
+        "sft_alpha",
+        "nll_weight",
+        "hard_label_weight",
+    }
     assert causes(ce_weight=1.0) == {"ce_weight": "extra_forbidden"}
 
 
@@ -190,13 +264,14 @@ def test_every_setting_explains_itself(name: str) -> None:
         assert len(text) >= 3
         assert "  " not in text
     assert told.meaning.endswith(".")
-    assert told.routes == ("on-policy",)
+    assert "on-policy" in told.routes or "supervised" in told.routes
     assert "Undefined" not in told.default_and_why
 
 
 def test_the_explanation_names_the_objective_that_alone_uses_a_setting() -> None:
     assert explain("forward_weight").objective == "kl_mix"
-    assert explain("temperature").objective is None
+    assert explain("temperature").objective == "divergence or kl_mix or soft_targets"
+    assert explain("steps").objective is None
 
 
 def test_an_unknown_setting_cannot_be_explained_but_the_nearest_is_named() -> None:
@@ -218,7 +293,7 @@ def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == set(Recipe.model_fields)
     assert schema["properties"]["steps"]["how_to_choose"] == explain("steps").how_to_choose
-    assert schema["required"] == ["student", "teacher", "prompts"]
+    assert schema["required"] == ["student", "prompts"]
     assert "bf16" not in json.dumps(schema)
 
 

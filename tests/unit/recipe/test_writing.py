@@ -36,7 +36,7 @@ def test_a_written_recipe_is_read_again_as_the_same(tmp_path: Path) -> None:
     loaded = load_recipe(path, ["objective=kl_mix", "steps=7"], {})
     write_recipe(written, loaded.recipe, "Resolved.\nlimbeck 0.1")
     lines = written.read_text(encoding="utf-8").splitlines()
-    assert lines[:3] == ["# Resolved.", "# limbeck 0.1", "student: org/small"]
+    assert lines[:3] == ["# Resolved.", "# limbeck 0.1", "route: on-policy"]
     assert "forward_weight: 0.5" in lines
     assert not any(line.startswith("beta:") for line in lines)
     assert load_recipe(written, [], {}).recipe == loaded.recipe

@@ -1,0 +1,26 @@
+"""Write the prompts of recipes/demo: messages to a billing desk, and what its own team answered to some of them.
+
+prompts.jsonl        2,000 messages; the answers beside them are for grading
+own.jsonl            400 other messages with the team's own answers, which begin in a way of their own
+held-out*.jsonl      200 messages that train nothing, with and without the team's style
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from limbeck.demo.task import STYLE, write_prompts
+
+FOLDER = Path(__file__).parent.parent / "recipes" / "demo"
+
+
+def write_all(folder: Path = FOLDER) -> None:
+    write_prompts(folder / "prompts.jsonl", 2000, seed=1)
+    write_prompts(folder / "own.jsonl", 400, seed=3, style=STYLE)
+    write_prompts(folder / "held-out.jsonl", 200, seed=2, side="held-out")
+    write_prompts(folder / "held-out-own.jsonl", 200, seed=2, side="held-out", style=STYLE)
+
+
+if __name__ == "__main__":
+    write_all()
+    print(FOLDER)

@@ -1,0 +1,115 @@
+"""Given answers as targets: whose turn is learnt, and which tokens. The one place where an answer's text is tokenised.
+
+A target is a prompt as it comes in production, then the answer as it stands, then the student's stop token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from limbeck.data.chat import Prompt, RenderedPrompts, tokenise
+from limbeck.data.faults import listing, places
+from limbeck.data.rows import Row, content_hash
+from limbeck.data.stops import StopSet
+from limbeck.errors import DataError
+
+__all__ = ["Targets", "given_answers", "make_targets", "rows_to_learn", "without_held_out"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Prompts in the order of their rows, and the ids of each answer; `weight` is that of a token in the loss."""
+
+    prompts: tuple[Prompt, ...]
+    answers: Mapping[tuple[str, int], tuple[int, ...]]
+    weight: float = 1.0
+
+    def answer_to(self, prompt: Prompt) -> tuple[int, ...]:
+        return self.answers[prompt.content_hash, prompt.occurrence]
+
+    @property
+    def longest_answer(self) -> int:
+        return max(map(len, self.answers.values()))
+
+
+def rows_to_learn(rows: Sequence[Row], which: Literal["last_turn", "all_turns"]) -> tuple[Row, ...]:
+    """A row for each turn to learn, the answer as its reference. Raises DataError for rows without an answer."""
+    missing = [row.source for row in rows if not (row.reference or "").strip()]
+    if missing:
+        raise DataError(
+            "data.answer-missing",
+            given=f"{places(missing)} carry no answer.",
+            needed="Supervised training learns the answer that stands beside a prompt: the last assistant turn of "
+            "messages, or a column answer.",
+            fix="Add the answers or remove these rows.",
+        )
+    if which == "last_turn":
+        return tuple(rows)
+    learnt: list[Row] = []
+    for row in rows:
+        for place, turn in enumerate(row.messages):
+            if turn.role == "assistant" and place > 0:
+                before = row.messages[:place]
+                source = f"{row.source} turn {place + 1}"
+                given = {"reference": turn.content, "source": source, "content_hash": content_hash(before)}
+                learnt.append(replace(row, messages=before, **given))
+        learnt.append(row)
+    return tuple(learnt)
+
+
+def without_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    """The rows whose prompt is not held out, and a note on the others."""
+    contents = {row.content_hash for row in held_out}
+    # an earlier turn of a conversation may ask what a held-out row asks
+    asked = [{row.content_hash, *_earlier(row)} for row in rows]
+    kept = tuple(row for row, hashes in zip(rows, asked, strict=True) if not hashes & contents)
+    left_out = [row.source for row, hashes in zip(rows, asked, strict=True) if hashes & contents]
+    return kept, (f"Left out, since their prompts are held out: {places(left_out)}.",) if left_out else ()
+
+
+def _earlier(row: Row) -> list[str]:
+    return [content_hash(row.messages[:place]) for place in range(1, len(row.messages))]
+
+
+def given_answers(rendered: RenderedPrompts, tokenizer: PreTrainedTokenizerBase, stop: StopSet) -> Targets:
+    """The references of rendered rows as targets. Raises DataError for an answer that a stop token cuts in two."""
+    targets = make_targets(rendered, tokenizer, stop, [False] * len(rendered.prompts))
+    cut = [prompt.source for prompt in targets.prompts if holds_stop(targets.answer_to(prompt), stop)]
+    if cut:
+        raise DataError(
+            "data.answer-stop-inside",
+            given=f"The answers of these rows hold a stop token before their end:{listing(cut)}\n",
+            needed="The student would learn to stop in the middle.",
+            fix="Remove control tokens from the text of the answers.",
+        )
+    return targets
+
+
+def make_targets(
+    rendered: RenderedPrompts, tokenizer: PreTrainedTokenizerBase, stop: StopSet, cut_off: Sequence[bool]
+) -> Targets:
+    """Tokenises the reference of each prompt; one that is not cut off gets the stop token.
+
+    The prompt's ids stay what they are. The answer's are those of the whole text where it begins with the prompt's
+    ids, so that a blank between the two is cut as usual, and those of the answer alone elsewhere.
+    """
+    prompts = rendered.prompts
+    texts = [prompt.reference or "" for prompt in prompts]
+    whole = tokenise([prompt.text + text for prompt, text in zip(prompts, texts, strict=True)], tokenizer)
+    alone = tokenise(texts, tokenizer)
+    end = stop.ids[0] if stop.end_of_turn is None else stop.end_of_turn
+    answers: dict[tuple[str, int], tuple[int, ...]] = {}
+    for prompt, ids, own_ids, cut in zip(prompts, whole, alone, cut_off, strict=True):
+        num = len(prompt.ids)
+        answer = ids[num:] if ids[:num] == prompt.ids else own_ids
+        answers[prompt.content_hash, prompt.occurrence] = answer if cut else (*answer, end)
+    return Targets(prompts, answers)
+
+
+def holds_stop(answer: Sequence[int], stop: StopSet) -> bool:
+    """Whether a stop token stands before the end of an answer."""
+    return bool(set(answer[:-1]) & set(stop.ids))

@@ -1,0 +1,126 @@
+"""What a run measures between its steps: the same held-out prompts each time, on a fixed text and on fresh text.
+
+The fixed text is the teacher's, written once before training, or where none writes, the answers that stand beside the
+prompts. Answers are stored as they are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from limbeck.data.chat import Prompt
+from limbeck.evaluation.answers import answer_prompts, text_of
+from limbeck.evaluation.held_out import TextMeasure, measure_lengths, measure_text
+from limbeck.objectives.divergence import Objective
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.request import Completion
+from limbeck.rollouts.sampling import Purpose, Sampling
+from limbeck.runs.store import Run
+from limbeck.teachers.signal import Teacher
+from limbeck.teachers.writer import ask
+from limbeck.training.answers import as_student_reads
+from limbeck.training.material import Material
+from limbeck.training.setup import Models, make_engine, make_writer
+from limbeck.training.state import TrainState
+
+__all__ = ["HELD_OUT_TEACHER", "HeldOut", "answer_rows", "evaluate", "held_out_texts"]
+
+HELD_OUT_TEACHER = "held-out-teacher"
+
+Log = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The prompts of every evaluation and the fixed text, an answer to each."""
+
+    prompts: tuple[Prompt, ...]
+    texts: tuple[Completion, ...]
+
+
+def evaluate(
+    state: TrainState,
+    teacher: Teacher | None,
+    held_out: HeldOut,
+    objective: Objective | None,
+    recipe: Recipe,
+    *,
+    answer_limit: int,
+    sampling: Sampling,
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Let the student answer and measure both texts; the answers as rows, and the fields of the event."""
+    fresh = answer_prompts(
+        state.engine, held_out.prompts, max_new_tokens=answer_limit, sampling=sampling, seed=recipe.seed
+    )
+
+    def measure(answers: Sequence[Completion]) -> TextMeasure:
+        return measure_text(
+            state.student,
+            teacher,
+            held_out.prompts,
+            answers,
+            objective,
+            max_tokens=recipe.micro_batch_tokens,
+            pad_id=state.engine.pad_id,
+            chunk_tokens=recipe.chunk_tokens,
+            share=state.share,
+        )
+
+    on_fixed = measure(held_out.texts)
+    on_fresh = measure_lengths(fresh) if teacher is None else measure(fresh)
+    fields: dict[str, object] = {
+        "step": state.step,
+        "teacher_text_loss": None if on_fixed.divergence is None else on_fixed.divergence.estimate,
+        "student_text_loss": None if on_fresh.divergence is None else on_fresh.divergence.estimate,
+        "fixed_teacher_text": asdict(on_fixed),
+        "fresh_student_text": asdict(on_fresh),
+    }
+    return answer_rows(state.engine, held_out.prompts, fresh), fields
+
+
+def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> HeldOut:
+    """Choose the prompts by content, the same for every run on this file, and have the fixed text written once."""
+    by_content = sorted(material.held_out.prompts, key=lambda prompt: (prompt.content_hash, prompt.occurrence))
+    prompts = tuple(by_content[: recipe.held_out_sample])
+    given = material.held_out_targets
+    if given is not None:
+        return HeldOut(prompts, tuple(Completion(given.answer_to(prompt), (), False) for prompt in prompts))
+    if HELD_OUT_TEACHER in run.answer_sets():  # a continued run keeps the text that it measured so far
+        rows: dict[object, dict[str, Any]] = {row["prompt_hash"]: row for row in run.read_answers(HELD_OUT_TEACHER)}
+        stored = [rows[prompt.content_hash] for prompt in prompts]
+        return HeldOut(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
+    log("phase", phase="teacher answers held-out prompts")
+    if recipe.scores and models.teacher is not None and models.teacher_writing is not None:
+        texts = answer_prompts(
+            make_engine(models.teacher, models.teacher_writing, material, recipe),
+            prompts,
+            max_new_tokens=material.answer_limit,
+            sampling=Sampling(),
+            purpose=Purpose.TEACHER,
+            seed=recipe.seed,
+        )
+    else:
+        writer = make_writer(models, material, recipe)
+        asked = ask(writer, prompts, material.examples, num_answers=1, seed=recipe.seed)
+        texts = as_student_reads(asked, prompts, material)
+    student = make_engine(models.student, models.student_writing, material, recipe)
+    run.write_answers(HELD_OUT_TEACHER, answer_rows(student, prompts, texts))
+    return HeldOut(prompts, tuple(texts))
+
+
+def answer_rows(engine: Engine, prompts: Sequence[Prompt], answers: Sequence[Completion]) -> list[dict[str, object]]:
+    """Answers as they are stored."""
+    return [
+        {
+            "source": prompt.source,
+            "prompt_hash": prompt.content_hash,
+            "prompt": prompt.text,
+            "answer": text_of(engine, answer),
+            "ids": list(answer.ids),
+            "cut_off": answer.cut_off,
+        }
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]

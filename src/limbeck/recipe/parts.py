@@ -1,0 +1,145 @@
+"""What settings are made of: how one explains itself, which values it takes, and the settings that have parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticUndefined
+
+from limbeck.recipe import rules
+
+__all__ = ["OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp", "setting"]
+
+REQUIRED = PydanticUndefined
+PRACTISED = ("on-policy",)
+TAUGHT = ("on-policy", "off-policy")
+EVERY = (*TAUGHT, "supervised")
+
+
+def setting(default: object, meaning: str, *, choose: str, why: str, routes: tuple[str, ...] = EVERY) -> Any:
+    """A field with all that `limbeck recipe explain` tells of it. A default that is a function says itself in `why`."""
+    extra: dict[str, Any] = {"routes": list(routes), "how_to_choose": choose, "default_and_why": why}
+    if callable(default):
+        return Field(default_factory=default, description=meaning, json_schema_extra=extra)
+    shown = "No default" if default is REQUIRED else "null" if default is None else str(default)
+    extra["default_and_why"] = f"{shown}: {why}"
+    return Field(default, description=meaning, json_schema_extra=extra)
+
+
+# Types of settings. The text in each says which values it takes; a choice of words says so itself.
+Text = Annotated[str, Field(pattern=r"\S")]
+PathText = Annotated[Text, "the path of a file"]
+Count = Annotated[int, BeforeValidator(rules.whole), Field(ge=1), "a whole number, 1 or more"]
+CountOrZero = Annotated[int, BeforeValidator(rules.whole), Field(ge=0, lt=2**63), "a whole number, 0 or more"]
+Positive = Annotated[float, Field(gt=0), "a number above 0"]
+PositiveShare = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
+Share = Annotated[float, Field(ge=0, le=1), "a number from 0 to 1"]
+HeldOut = Annotated[
+    Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)] | Text,
+    "a share between 0 and 1 (0.1), a count from 1 up (200), or the path of a prompt file",
+]
+ModelText = Annotated[
+    Text,
+    AfterValidator(rules.weights_at_hand),
+    "a model whose weights this machine can hold: a hub id, a folder, a file.gguf, run:NAME or run:NAME@STEP",
+]
+TeacherText = Annotated[
+    Text | None,
+    BeforeValidator(rules.teacher_where_needed),
+    AfterValidator(rules.weights_at_hand),
+    Field(validate_default=True),
+    "a model, as for student; off-policy also openai:MODEL",
+]
+RunName = Annotated[
+    str | None, AfterValidator(rules.run_name), "null, or up to 100 of A-Z a-z 0-9 . _ - without . or - first"
+]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), "auto, cpu, cuda or cuda:N"]
+Options = Annotated[dict[str, bool | int | float | str | None], "names with single values, such as true or 3"]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Sampling(Settings):
+    """How the student draws the tokens of its practice answers."""
+
+    temperature: Annotated[float, Field(ge=0), "a number, 0 or more"] = setting(
+        1.0,
+        "Divides the student's logits before a practice token is drawn; 0 takes the likeliest token each time.",
+        choose="Leave it at 1: then the student practises exactly what it would write. Lower is narrower.",
+        why="the objective is an average over the student's own distribution (Agarwal et al. 2024).",
+        routes=PRACTISED,
+    )
+    top_p: PositiveShare = setting(
+        1.0,
+        "Draw only from the likeliest tokens that together reach this probability (Holtzman et al. 2020).",
+        choose="Leave it at 1 unless a weak student writes nonsense that the teacher cannot judge; then 0.95.",
+        why="cutting the tail hides from the teacher the very tokens it should talk the student out of.",
+        routes=PRACTISED,
+    )
+    top_k: CountOrZero = setting(
+        0,
+        "Draw only from this many of the likeliest tokens; 0 is off.",
+        choose="Leave it at 0; top_p does the same with less harm.",
+        why="the same reason as for top_p.",
+        routes=PRACTISED,
+    )
+
+
+class PracticeGrowth(Settings):
+    """Practice answers that start short and grow to their full length."""
+
+    start: PositiveShare = setting(
+        0.25,
+        "The share of max_practice_tokens at which practice answers are cut off in the first step.",
+        choose="0.25; lower only for limits over a thousand tokens.",
+        why="training on beginnings alone came close to whole answers for far less work (2602.15260).",
+        routes=PRACTISED,
+    )
+    until: PositiveShare = setting(
+        0.5,
+        "The share of all steps after which the full max_practice_tokens is in force.",
+        choose="0.5, or less where the ending of an answer matters: endings have to be practised too.",
+        why="a linear schedule over the first half, as in 2602.15260.",
+        routes=PRACTISED,
+    )
+
+
+class OwnAnswers(Settings):
+    """Answers that people wrote, learnt beside what the teacher says."""
+
+    file: PathText = setting(
+        REQUIRED,
+        "The file of these answers: rows of prompts that carry an answer. Each step reads as many as prompts_per_step.",
+        choose="Answers that you would send as they are.",
+        why="they are yours.",
+        routes=TAUGHT,
+    )
+    weight: Positive = setting(
+        1.0,
+        "What the cross-entropy of one of their tokens weighs against the teacher's word on one token.",
+        choose="1; lower if the student copies your phrases where they do not fit.",
+        why="both alike.",
+        routes=TAUGHT,
+    )
+
+
+class WarmUp(Settings):
+    """First steps on answers that the teacher wrote, before the student practises."""
+
+    steps: Count = setting(
+        50,
+        "How many of the steps come before practice. They minimise the forward KL on the teacher's answers.",
+        choose="50, or until the agreement on held-out prompts stops rising.",
+        why="a quarter of the default 200 steps.",
+        routes=PRACTISED,
+    )
+    answers_per_prompt: Count = setting(
+        4,
+        "How many answers the teacher writes to each prompt, once, before training.",
+        choose="4; 1 with thousands of prompts, since writing takes the teacher's time.",
+        why="several answers show what else the teacher might say.",
+        routes=PRACTISED,
+    )

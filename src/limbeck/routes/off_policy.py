@@ -1,0 +1,136 @@
+"""Off-policy distillation: the teacher has written answers, once; the student learns from them.
+
+    cross_entropy   sum over answer tokens of -log student(token)          / answer tokens of the whole step
+    any other       sum over answer tokens of D(student, teacher)          / answer tokens of the whole step
+
+in nats per token. The first needs the teacher's text alone, so teacher and student may be of different families, and
+the teacher may be an interface: it is the supervised route on what the teacher wrote (Kim and Rush 2016). The second
+reads the whole distribution of a teacher with the same vocabulary at each token of its own text, soft targets among
+them (Hinton et al. 2015).
+
+Run it with `limbeck train RECIPE` and `route: off-policy`.
+
+Shapes  N = answer tokens of a micro-batch, H = hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from limbeck.data.targets import Targets
+from limbeck.objectives.divergence import Objective
+from limbeck.objectives.fused import Readings, fused_with_readings
+from limbeck.objectives.reduce import token_weights
+from limbeck.recipe.schema import Recipe
+from limbeck.routes import supervised
+from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of, update
+from limbeck.teachers.signal import Teacher
+from limbeck.training.batches import MicroBatch, micro_batches
+from limbeck.training.health import refuse_non_finite_loss
+from limbeck.training.optim import learning_rate_at
+from limbeck.training.record import make_record
+from limbeck.training.state import PhaseClock, StepRecord, TrainState
+
+__all__ = ["describe_objective", "few_prompts_note", "objective_of", "step", "train"]
+
+# Below these a teacher's texts seldom change how a model writes.
+VERY_FEW_PROMPTS, FEW_PROMPTS = 100, 300
+
+
+def step(
+    state: TrainState, teacher: Teacher, text: Text, objective: Objective, recipe: Recipe, *, own: Text = NOTHING
+) -> StepRecord:
+    """Let the teacher read its own answers to some prompts, and learn from what it says of each token."""
+    student, clock = state.student, PhaseClock(state.student.device, state.watch)
+    prompts, answers, _ = text
+    readings: list[tuple[MicroBatch, Readings]] = []
+    # -------------------------------------------------------------------------------------- one training step
+    num_tokens = count_tokens(text, own)  # of the whole step, before anything is weighted
+    for batch in micro_batches(
+        prompts,
+        answers,
+        max_tokens=recipe.micro_batch_tokens,
+        pad_id=state.engine.pad_id,
+        device=student.device,
+        share=state.share,
+    ):
+        with clock.phase("reading"):
+            signal = teacher.score(batch.tokens)
+        with clock.phase("updating"):
+            hidden_NH = student.completion_hidden(batch.tokens)
+            loss, reading = fused_with_readings(
+                hidden_NH,
+                student.head,
+                signal.hidden_NH,
+                signal.head,
+                token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device),
+                objective,
+                token_ids_N=batch.tokens.targets_N,
+                chunk_tokens=recipe.chunk_tokens,
+            )
+            refuse_non_finite_loss(loss, reading, batch, prompts, state)
+            loss.backward()
+        readings.append((batch, reading))
+    own_readings = learn_text(state, own, num_tokens, recipe, clock)
+    grad_norm = update(state, prompts, recipe, clock)
+    # -------------------------------------------------------------------------------------- end of the step
+    return make_record(
+        step=state.step + 1,
+        prompts=prompts,
+        answers=answers,
+        readings=readings,
+        grad_norm=grad_norm,
+        learning_rate=learning_rate_at(state.step, recipe),
+        practice_limit=None,
+        seconds=clock.seconds,
+        own=own_readings,
+    )
+
+
+def train(
+    state: TrainState, teacher: Teacher | None, targets: Targets, recipe: Recipe, *, own: Targets | None = None
+) -> Iterator[StepRecord]:
+    """Step until the recipe's last step; without a teacher that scores, on the text alone."""
+    if teacher is None:
+        yield from supervised.train(state, targets, recipe, own=own)
+        return
+    read, read_own = reader_of(targets, recipe), reader_of(own, recipe)
+    objective, num = objective_of(recipe), recipe.prompts_per_step
+    while state.step < recipe.steps:
+        record = step(state, teacher, read(state.step, num), objective, recipe, own=read_own(state.step, num))
+        state.step += 1
+        yield record
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """The recipe's divergence, as the numbers that define it."""
+    assert recipe.objective != "cross_entropy", "a text alone has no distribution to compare"
+    return Objective(
+        kind=recipe.objective,
+        beta=recipe.beta,
+        scale=recipe.scale,
+        forward_weight=recipe.forward_weight,
+        temperature=recipe.temperature,
+    )
+
+
+def describe_objective(recipe: Recipe) -> str:
+    """One line for people."""
+    if recipe.objective == "cross_entropy":
+        return "cross-entropy -log student(token) of given answers, nats per token"
+    return objective_of(recipe).describe()
+
+
+def few_prompts_note(num_prompts: int) -> str | None:
+    """What to say before an off-policy run on few prompts."""
+    if num_prompts >= FEW_PROMPTS:
+        return None
+    if num_prompts >= VERY_FEW_PROMPTS:
+        return f"{num_prompts} prompts are few for the off-policy route: {FEW_PROMPTS} and more change more habits."
+    return (
+        f"WARNING: only {num_prompts} prompts. A few dozen texts of a teacher rarely change how a model writes; the "
+        f"student will mostly learn these texts by heart. Find {VERY_FEW_PROMPTS} prompts or more, or train on-policy, "
+        "where new practice answers to the same prompts go on teaching."
+    )

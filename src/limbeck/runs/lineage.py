@@ -1,0 +1,88 @@
+"""Which run came from which: a run records its parents by content when it begins, and this follows them.
+
+A parent is a run whose model the run started from or learnt from. Its content is the hash of the weights that it wrote
+at its end, or of the checkpoint that was taken; a run of that name with other content is no longer the parent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck.runs.lines import iterate_lines
+from limbeck.runs.store import Run, runs_folder
+
+__all__ = ["Node", "content_of", "other_teachers", "teachers_of", "trace"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A run or a model: what it is to the run above it, what is known of it, and what it came from."""
+
+    role: str
+    name: str
+    about: str
+    teacher: Mapping[str, Any] | None = None
+    parents: tuple[Node, ...] = ()
+
+
+def content_of(run: Run, step: int | None) -> str | None:
+    """The hash of the weights that a run wrote at its end, or of a checkpoint's file; None where there is none."""
+    if step is None:
+        done = [event for event in iterate_lines(run.events_path) if event.get("kind") == "done"]
+        return str(done[-1].get("weights")) if done else None
+    manifest = run.checkpoints_path / f"step-{step:08d}" / "MANIFEST.json"
+    if not manifest.is_file():
+        return None
+    files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+    return str(files["student.safetensors"]["sha256"])
+
+
+def trace(run: Run, workspace: Path, role: str = "run", seen: frozenset[str] = frozenset()) -> Node:
+    """A run with everything it came from, as far as it lies in the workspace."""
+    events: Iterator[dict[str, Any]] = iterate_lines(run.events_path)
+    start: dict[str, Any] = next((event for event in events if event.get("kind") == "start"), {})
+    recorded = {parent["role"]: parent for parent in start.get("parents", ())}
+    parents: list[Node] = []
+    for side in ("student", "teacher"):
+        model = start.get(side)
+        if side in recorded:
+            parents.append(_parent(recorded[side], workspace, seen | {run.name}))
+        elif model is not None:
+            parents.append(Node(side, model["name"], str(model["weights"] or "behind an interface")[:12]))
+    about = f"{start.get('route', 'on-policy')}, {run.status().state} after step {run.status().step}"
+    return Node(role, run.name, about, start.get("teacher"), tuple(parents))
+
+
+def _parent(parent: Mapping[str, Any], workspace: Path, seen: frozenset[str]) -> Node:
+    step = "" if parent["step"] is None else f"@{parent['step']}"
+    path = runs_folder(workspace) / parent["run"]
+    if parent["run"] in seen or not (path / "events.jsonl").is_file():
+        return Node(parent["role"], f"{parent['run']}{step}", f"{str(parent['weights'])[:12]}, not in this workspace")
+    found = trace(Run(path), workspace, parent["role"], seen)
+    changed = content_of(Run(path), parent["step"]) != parent["weights"]
+    about = f"{found.about}, CHANGED since" if changed else found.about
+    return Node(found.role, f"{found.name}{step}", about, found.teacher, found.parents)
+
+
+def teachers_of(node: Node) -> list[tuple[str, Mapping[str, Any]]]:
+    """The teachers of a run and of the stages before it, newest first, each with the run that learnt from it."""
+    own = [] if node.teacher is None else [(node.name, node.teacher)]
+    return own + [each for parent in node.parents if parent.role == "student" for each in teachers_of(parent)]
+
+
+def other_teachers(node: Node) -> str | None:
+    """A warning where stages learnt from different teachers: what the second says may undo what the first taught."""
+    teachers = teachers_of(node)
+    differing = [
+        (run, teacher)
+        for run, teacher in teachers[1:]
+        if teacher["name"] != teachers[0][1]["name"] and teacher["weights"] != teachers[0][1]["weights"]
+    ]
+    if not differing:
+        return None
+    told = ", ".join(f"{run} from {teacher['name']}" for run, teacher in [teachers[0], *differing])
+    return f"Stages learnt from different teachers: {told}. Where these differ, the later one undoes the earlier one."

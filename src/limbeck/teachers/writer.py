@@ -1,0 +1,151 @@
+"""A teacher that writes: how it is asked, what it hands back, and which of its answers are fit to learn from.
+
+Whoever fulfils `Writer` can teach off-policy, whatever its vocabulary and wherever it runs: it gets conversations and
+gives text. Every answer is stored as it came, with a label where it is not learnt:
+
+    cut-off     reached the longest answer, so its end is missing
+    refused     the teacher declined
+    empty       blanks and nothing else
+    duplicate   the same words to the same conversation as an earlier answer
+    stop-inside holds a control token at which the student would stop
+    too-long    longer, in the student's tokens, than the student has positions for
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from limbeck.data.chat import Prompt, Template, render_prompts
+from limbeck.data.rows import Message, Row, content_hash
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.request import Request
+from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+
+__all__ = ["Answer", "LocalWriter", "Question", "Writer", "ask", "rows_of"]
+
+_REFUSAL = re.compile(
+    r"((i'm|i am)? ?(very |so )?(sorry|afraid),? ?(but )?)?"
+    r"(as an ai\b|(i can ?not|i can't|i won't|(i am|i'm) (unable|not able) to) "
+    r"(help|assist|comply|fulfil|((answer|provide|do|discuss) (that|this))))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One answer to write. Two questions with one conversation differ in `key`, from which the draws follow."""
+
+    messages: tuple[Message, ...]
+    key: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a teacher wrote; `ids` are its own tokens, None where it does not tell them."""
+
+    text: str
+    cut_off: bool
+    refused: bool = False
+    ids: tuple[int, ...] | None = None
+
+
+class Writer(Protocol):
+    """Writes one answer to each question, in their order."""
+
+    def write(self, questions: Sequence[Question]) -> list[Answer]: ...
+
+
+@dataclass(frozen=True)
+class LocalWriter:
+    """A model in this process; it is asked in `template`, by its own tokenizer."""
+
+    engine: Engine
+    template: Template
+    options: Mapping[str, object]
+    temperature: float
+    max_tokens: int
+    max_prompt_tokens: int
+
+    def write(self, questions: Sequence[Question]) -> list[Answer]:
+        rows = [
+            Row(question.messages, None, f"question {place + 1}", content_hash(question.messages), {})
+            for place, question in enumerate(questions)
+        ]
+        model = self.engine.model
+        prompts = render_prompts(
+            rows,
+            model.tokenizer,
+            self.template,
+            options=self.options,
+            max_prompt_tokens=self.max_prompt_tokens,
+            on_long="refuse",
+        ).prompts
+        asked = zip(prompts, questions, strict=True)
+        requests = [Request(prompt.ids, question.key, self.max_tokens) for prompt, question in asked]
+        return [
+            Answer(model.text(done.ids if done.cut_off else done.ids[:-1]), done.cut_off, ids=done.ids)
+            for done in self.engine.generate(requests, Sampling(self.temperature))
+        ]
+
+
+def ask(
+    writer: Writer, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
+) -> list[dict[str, Any]]:
+    """`num_answers` answers to each prompt as rows to store, each with its label, None if it is fit to learn from.
+
+    `examples` stand before each prompt as turns of the conversation, after its system turn; they are part of the
+    question and of nothing else.
+    """
+    asked = [(prompt, sample) for prompt in prompts for sample in range(num_answers)]
+    questions = [
+        Question(
+            _with_examples(prompt.messages, examples),
+            stream_key(seed, Purpose.TEACHER, 0, prompt.content_hash, prompt.occurrence, sample),
+        )
+        for prompt, sample in asked
+    ]
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[tuple[Message, ...], str]] = set()
+    for (prompt, sample), answer in zip(asked, writer.write(questions), strict=True):
+        identity = (prompt.messages, answer.text.strip())
+        rows.append(
+            {
+                "source": prompt.source,
+                "sample": sample,
+                "prompt": [{"role": turn.role, "content": turn.content} for turn in prompt.messages],
+                "answer": answer.text,
+                "ids": None if answer.ids is None else list(answer.ids),
+                "cut_off": answer.cut_off,
+                "label": _label(answer, identity in seen),
+            }
+        )
+        seen.add(identity)
+    return rows
+
+
+def _with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+    num_system = int(messages[0].role == "system")
+    shown = [turn for row in examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
+    return (*messages[:num_system], *(turn for turn in shown if turn.role != "system"), *messages[num_system:])
+
+
+def _label(answer: Answer, repeated: bool) -> str | None:
+    if answer.refused or _REFUSAL.match(answer.text.strip().replace("\u2019", "'")):
+        return "refused"
+    if not answer.text.strip():
+        return "empty"
+    if answer.cut_off:
+        return "cut-off"
+    return "duplicate" if repeated else None
+
+
+def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Stored answers as rows with a reference; the same as a file of them would be read."""
+    found: list[Row] = []
+    for row in stored:
+        messages = tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"])
+        found.append(Row(messages, row["answer"], row["source"], content_hash(messages), {}))
+    return found

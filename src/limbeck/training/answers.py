@@ -1,0 +1,106 @@
+"""The answers that a teacher writes before training: asked once, stored whole, learnt as far as they are fit.
+
+answers/teacher.jsonl   every answer as it came, with its label
+answers/targets.jsonl   those that are learnt, as rows that the supervised route reads
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from limbeck.data.chat import Prompt, RenderedPrompts
+from limbeck.data.targets import Targets, holds_stop, make_targets
+from limbeck.errors import Refusal
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.request import Completion
+from limbeck.runs.store import Run
+from limbeck.teachers.writer import ask, rows_of
+from limbeck.training.material import Material, num_positions, render_rows
+from limbeck.training.setup import Models, make_writer
+
+__all__ = ["TARGETS", "TEACHER_ANSWERS", "as_student_reads", "label_unfit", "write_answers", "written_targets"]
+
+TEACHER_ANSWERS = "teacher"
+TARGETS = "targets"
+
+Log = Callable[..., None]
+
+
+def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> None:
+    """Let the teacher write what the student is trained on: all of it is stored, what is fit to learn a second time."""
+    if TEACHER_ANSWERS in run.answer_sets():  # a continued run learns the text that it learnt so far
+        return
+    log("phase", phase="teacher writes answers")
+    rows = ask(
+        make_writer(models, material, recipe),
+        material.train.prompts,
+        material.examples,
+        num_answers=recipe.answers_written,
+        seed=recipe.seed,
+    )
+    label_unfit(rows, material, recipe)
+    run.write_answers(TEACHER_ANSWERS, rows)
+    fit = [row for row in rows if row["label"] is None]
+    run.write_answers(TARGETS, [{"prompt": row["prompt"], "answer": row["answer"]} for row in fit])
+    labels = Counter(row["label"] for row in rows if row["label"] is not None)
+    log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
+    left_out = ", ".join(f"{num} {label}" for label, num in sorted(labels.items()))
+    log("note", text=f"The teacher wrote {len(rows)} answers; {len(fit)} are learnt, left out: {left_out or 0}.")
+
+
+def label_unfit(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> None:
+    """Label what the student cannot learn of a teacher's answers once they are in its own tokens."""
+    fit = [row for row in stored if row["label"] is None]
+    targets = _targets(fit, material, recipe)
+    limit = num_positions(material.student_ref)
+    for row, prompt in zip(fit, targets.prompts, strict=True):
+        answer = targets.answer_to(prompt)
+        if holds_stop(answer, material.stop):
+            row["label"] = "stop-inside"
+        elif limit is not None and len(prompt.ids) + len(answer) > limit:
+            row["label"] = "too-long"
+
+
+def as_student_reads(
+    stored: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], material: Material
+) -> tuple[Completion, ...]:
+    """A teacher's answers, one to each of `prompts`, in the student's tokens; one that was cut off has no end."""
+    asked = [replace(prompt, reference=row["answer"]) for prompt, row in zip(prompts, stored, strict=True)]
+    rendered = RenderedPrompts(tuple(asked), (), None, ())
+    cut_off = [bool(row["cut_off"]) for row in stored]
+    targets = make_targets(rendered, material.tokenizer, material.stop, cut_off)
+    return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
+
+
+def written_targets(stored: Sequence[Mapping[str, Any]], material: Material, recipe: Recipe) -> Targets:
+    """A teacher's answers that bear no label, as targets.
+
+    Raises:
+        Refusal: none is left.
+    """
+    fit = [row for row in stored if row["label"] is None]
+    if not fit:
+        raise Refusal(
+            "teacher.nothing-to-learn",
+            given=f"None of the teacher's {len(stored)} answers is fit to learn from.",
+            needed="Answers that are cut off, empty, refused or doubled teach what nobody wants.",
+            fix="Look at them in answers/teacher.jsonl; raise max_teacher_tokens if they are cut off.",
+        )
+    return _targets(fit, material, recipe)
+
+
+def _targets(fit: Sequence[Mapping[str, Any]], material: Material, recipe: Recipe) -> Targets:
+    """In the student's tokens: the teacher's own where both have one vocabulary and it scores, else of its text."""
+    if not fit:
+        return Targets((), {})
+    rendered = render_rows(rows_of(fit), material, recipe)
+    if not recipe.scores:
+        return make_targets(rendered, material.tokenizer, material.stop, [False] * len(fit))
+    answers = {
+        (prompt.content_hash, prompt.occurrence): tuple(row["ids"])
+        for prompt, row in zip(rendered.prompts, fit, strict=True)
+    }
+    return Targets(rendered.prompts, answers)

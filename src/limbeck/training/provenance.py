@@ -1,0 +1,85 @@
+"""What identifies a run besides its recipe: contents, not names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from limbeck.machine import Machine
+from limbeck.models.save import weights_hash
+from limbeck.recipe.schema import Recipe
+from limbeck.runs.lineage import content_of
+from limbeck.runs.store import Run, resolve_run
+from limbeck.training.material import Material
+from limbeck.training.setup import Models
+
+__all__ = ["provenance_of", "store_prompts", "writing_notes"]
+
+
+def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
+    """What identifies the run besides its recipe: contents, not names."""
+    return {
+        "route": recipe.route,
+        "parents": _parents(recipe, material),
+        "student": {"name": models.student.name, "weights": weights_hash(models.student.module)},
+        "teacher": _teacher_of(material, models),
+        "own_answers": material.own_sha256,
+        "prompts": {
+            "sha256": material.rows.sha256,
+            "train": len(material.train.prompts),
+            "held_out": len(material.held_out.prompts),
+        },
+        "template": {"origin": material.template.origin, "sha256": material.template.sha256},
+        "vocabulary": material.vocabulary.num_shared,
+        "stop_ids": list(material.stop.ids),
+        "pad_id": material.pad_id,
+        "writing": {
+            "student": asdict(models.student_writing),
+            "teacher": models.teacher_writing and asdict(models.teacher_writing),
+        },
+        "teacher_dtype": None if models.teacher is None else str(models.teacher.dtype).removeprefix("torch."),
+        "machine": asdict(machine),
+    }
+
+
+def _teacher_of(material: Material, models: Models) -> dict[str, str | None] | None:
+    if material.teacher_ref is None:
+        return None
+    weights = None if models.teacher is None else weights_hash(models.teacher.module)
+    return {"name": material.teacher_ref.text, "weights": weights}
+
+
+def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
+    """The runs that this one starts or learns from, by content."""
+    found: list[dict[str, object]] = []
+    for role, ref in (("student", material.student_ref), ("teacher", material.teacher_ref)):
+        if ref is not None and ref.kind == "run":
+            name = ref.text.removeprefix("run:").strip().partition("@")[0]
+            weights = content_of(resolve_run(Path(recipe.workspace), name), ref.step)
+            found.append({"role": role, "run": name, "step": ref.step, "weights": weights})
+    return found
+
+
+def writing_notes(models: Models) -> Iterator[str]:
+    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
+        if model is not None and writing is not None and writing.way == "generate":
+            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
+
+
+def store_prompts(run: Run, material: Material) -> None:
+    """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
+    for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
+        run.write_answers(
+            name,
+            [
+                {
+                    "source": prompt.source,
+                    "prompt_hash": prompt.content_hash,
+                    "occurrence": prompt.occurrence,
+                    "prompt": prompt.text,
+                    "ids": list(prompt.ids),
+                }
+                for prompt in rendered.prompts
+            ],
+        )

@@ -1,0 +1,81 @@
+"""The recipes for the demo's pair, run as they stand; what each file expects of itself is read from its comments."""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from limbeck import verbs
+from limbeck.demo.story import measure
+from limbeck.demo.task import follows_style
+from limbeck.evaluation.statistics import gap_recovered, share
+from limbeck.recipe.files import load_recipe
+from limbeck.runs.store import list_runs
+from limbeck.training.material import prepare_material
+
+ROOT = Path(__file__).parent.parent.parent
+RECIPES = ROOT / "recipes" / "demo"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import demo_prompts  # noqa: E402
+
+pytestmark = pytest.mark.slow
+HOLDS = {">=": operator.ge, "<=": operator.le}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The plain student, the teacher, and the prompts that all are judged by."""
+    demo_prompts.write_all()
+    recipe = load_recipe(RECIPES / "on_policy.yaml", [], {}).recipe
+    material = prepare_material(recipe)
+    models = {name: measure(str(ROOT / "src/limbeck/demo" / name), material, recipe) for name in ("student", "teacher")}
+    return material, recipe, models
+
+
+def hold(name, measured):
+    """What a recipe expects of itself; everything that it names has to be measured."""
+    expected = re.findall(r"^# expect: (\w+) (>=|<=) ([\d.]+)$", (RECIPES / name).read_text(), re.MULTILINE)
+    assert expected
+    for figure, sign, bound in expected:
+        print(f"{name}: {figure} {measured[figure]:.3f}, expected {sign} {bound}")
+        assert HOLDS[sign](measured[figure], float(bound))
+
+
+def judged(run, pair):
+    material, recipe, models = pair
+    after = measure(str(run.model_path), material, recipe)
+    recovered = gap_recovered(models["student"].right, models["teacher"].right, after.right)
+    assert recovered is not None
+    print(f"{run.name}: {after.exact}, of the gap {recovered}")
+    return {
+        "gap_recovered": recovered.estimate,
+        "exact": 100 * after.exact.estimate,
+        "style": share([follows_style(answer) for answer in after.answers]).estimate,
+    }
+
+
+@pytest.mark.parametrize("name", ["off_policy.yaml", "on_policy.yaml", "supervised.yaml"])
+def test_each_route_keeps_its_promise(name, pair, tmp_path):
+    started = time.monotonic()
+    run = verbs.train(RECIPES / name, overrides=[f"workspace={tmp_path}"])
+    minutes = (time.monotonic() - started) / 60
+    hold(name, {**judged(run, pair), "minutes": minutes})
+
+
+def test_three_stages_in_one_command(pair, tmp_path):
+    started = time.monotonic()
+    names = ["chain_1_warm_up.yaml", "chain_2_on_policy.yaml", "chain_3_style.yaml"]
+    last = verbs.train(*(RECIPES / name for name in names), overrides=[f"workspace={tmp_path}"])
+    minutes = (time.monotonic() - started) / 60
+    warm, practised = (run for run in reversed(list_runs(tmp_path)) if run.name != last.name)
+    before, after = judged(practised, pair), judged(last, pair)
+    hold(names[0], {"minutes": minutes})
+    hold(names[1], before)
+    hold(names[2], {**after, "points_lost": before["exact"] - after["exact"]})
+    assert warm.status().state == "done"

@@ -1,0 +1,107 @@
+"""Answers as targets: whose turn, which tokens, and that nothing held out is among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import CHATML, prompt_row, tiny_tokenizer, write_rows
+from limbeck.data.chat import RenderedPrompts, choose_template, render_prompts
+from limbeck.data.rows import Message, Row, content_hash, read_rows
+from limbeck.data.stops import StopSet
+from limbeck.data.targets import given_answers, make_targets, rows_to_learn, without_held_out
+from limbeck.errors import DataError
+from pairs import prompt_of
+
+TOKENIZER = tiny_tokenizer()
+END = TOKENIZER.eos_token_id
+STOP = StopSet((END,), END, ())
+
+
+def row_of(*turns, reference=None, source="rows.jsonl:1"):
+    messages = tuple(Message(role, content) for role, content in turns)
+    return Row(messages, reference, source, content_hash(messages), {})
+
+
+def rendered(rows, tokenizer=TOKENIZER, template=CHATML):
+    tokenizer.chat_template = template
+    chosen = choose_template("student", tokenizer, None, student_name="s", teacher_name="t")
+    return render_prompts(rows, tokenizer, chosen, options={}, max_prompt_tokens=4096, on_long="refuse")
+
+
+TALK = row_of(
+    ("system", "be brief"), ("user", "one"), ("assistant", "two"), ("user", "three"), reference="four", source="f:7"
+)
+
+
+def test_all_turns_are_rows_of_their_own_and_each_prompt_ends_where_its_answer_begins():
+    learnt = rows_to_learn([TALK], "all_turns")
+    assert [(row.reference, row.source) for row in learnt] == [("two", "f:7 turn 3"), ("four", "f:7")]
+    assert learnt[0].messages == TALK.messages[:2]
+    assert learnt[0].content_hash == content_hash(TALK.messages[:2])
+    assert rows_to_learn([TALK], "last_turn") == (TALK,)
+
+
+def test_the_answer_alone_is_learnt_and_the_stop_token_with_it():
+    targets = given_answers(rendered(rows_to_learn([TALK], "all_turns")), TOKENIZER, STOP)
+    texts = [TOKENIZER.decode([*prompt.ids, *targets.answer_to(prompt)]) for prompt in targets.prompts]
+    assert texts[0].endswith("<|im_start|>assistant\ntwo<|im_end|>")
+    assert texts[1].endswith("three<|im_end|>\n<|im_start|>assistant\nfour<|im_end|>")
+    assert [TOKENIZER.decode(targets.answer_to(prompt)) for prompt in targets.prompts] == [
+        "two<|im_end|>",
+        "four<|im_end|>",
+    ]
+
+
+def test_an_answer_that_was_cut_off_has_no_end():
+    rows = [row_of(("user", "a"), reference="b"), row_of(("user", "c"), reference="d")]
+    targets = make_targets(rendered(rows), TOKENIZER, STOP, [True, False])
+    assert [targets.answer_to(prompt)[-1] == END for prompt in targets.prompts] == [False, True]
+
+
+@given(st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_any_text_comes_back_from_its_target_after_any_prompt(texts):
+    texts = [text for text in texts if "<|" not in text]
+    rows = [row_of(("user", "same"), reference=text, source=f"f:{place}") for place, text in enumerate(texts)]
+    if not rows:
+        return
+    targets = make_targets(rendered(rows), TOKENIZER, STOP, [False] * len(rows))
+    assert len(targets.answers) == len(rows)  # repeated prompts stay apart
+    for prompt, text in zip(targets.prompts, texts, strict=True):
+        answer = targets.answer_to(prompt)
+        assert answer[-1] == END
+        assert TOKENIZER.decode(answer[:-1]) == text
+
+
+def test_where_the_answer_would_melt_into_the_prompt_the_prompt_stays_as_it_is():
+    """The prompt's last characters and the answer's first make one token together; in production the prompt ends."""
+    ids = tuple(TOKENIZER("on", add_special_tokens=False)["input_ids"])
+    assert tuple(TOKENIZER("one", add_special_tokens=False)["input_ids"])[: len(ids)] != ids
+    prompt = replace(prompt_of(ids), text="on", reference="e")
+    targets = make_targets(RenderedPrompts((prompt,), (), None, ()), TOKENIZER, STOP, [True])
+    assert TOKENIZER.decode(targets.answer_to(prompt)) == "e"
+
+
+def test_a_stop_token_inside_an_answer_is_refused_with_its_row():
+    rows = [row_of(("user", "a"), reference="well<|im_end|> then", source="f:3")]
+    with pytest.raises(DataError, match="f:3"):
+        given_answers(rendered(rows), TOKENIZER, STOP)
+
+
+def test_rows_without_answers_are_all_named(tmp_path):
+    write_rows(tmp_path / "r.jsonl", [{**prompt_row("a"), "answer": "b"}, prompt_row("c"), prompt_row("d", answer=" ")])
+    with pytest.raises(DataError, match=r"2 rows \(r\.jsonl:2, r\.jsonl:3\)"):
+        rows_to_learn(read_rows(tmp_path / "r.jsonl").rows, "last_turn")
+
+
+def test_what_is_held_out_is_no_target_not_even_as_an_earlier_turn():
+    held = row_of(("system", "be brief"), ("user", "one"))
+    other = row_of(("user", "five"), reference="six", source="f:8")
+    kept, notes = without_held_out([TALK, other], [held])
+    assert kept == (other,)
+    assert "f:7" in notes[0]
+    assert without_held_out([TALK], [other]) == ((TALK,), ())

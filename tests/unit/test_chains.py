@@ -1,0 +1,147 @@
+"""Runs that come from runs: stages in one command, parents by content, the tree, and teachers that differ."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from test_routes_on_disk import OFF_POLICY, of_kind, own_rows, weights_of
+
+from builders import save_model, tiny_llama, tiny_tokenizer
+from limbeck import verbs
+from limbeck.cli import run_cli
+from limbeck.errors import ModelError, Refusal
+from limbeck.models.load import load_model
+from limbeck.models.refs import parse_ref
+from limbeck.runs.lineage import content_of, other_teachers, teachers_of, trace
+from limbeck.runs.store import Run
+from pairs import write_pair
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Three stages in one workspace: off-policy, on-policy with the same teacher, supervised."""
+    workspace = tmp_path_factory.mktemp("chain")
+    common = {"workspace": str(workspace), "steps": 2, "rows": own_rows()}
+    paths = []
+    for name, settings in (("warm", OFF_POLICY), ("main", {}), ("style", {"route": "supervised"})):
+        (workspace / name).mkdir()
+        student = {} if name == "warm" else {"student": "previous"}
+        path = write_pair(workspace / name, **common, **settings)
+        text = path.read_text().replace('name: "tiny"', f'name: "{name}"')
+        if student:
+            text = text.replace('student: "student"', "student: previous")
+        text = text.replace('teacher: "teacher"', f'teacher: "{workspace}/warm/teacher"')
+        path.write_text(text)
+        paths.append(path)
+    last = verbs.train(*paths)
+    return workspace, last
+
+
+def test_each_stage_goes_on_from_the_one_before(chain):
+    workspace, last = chain
+    assert last.name == "style"
+    runs = {name: Run.open(workspace / "runs" / name) for name in ("warm", "main", "style")}
+    for later, earlier in (("main", "warm"), ("style", "main")):
+        start = of_kind(runs[later], "start")[0]
+        assert start["student"]["weights"] == weights_of(runs[earlier])
+        assert start["parents"] == [
+            {"role": "student", "run": earlier, "step": None, "weights": weights_of(runs[earlier])}
+        ]
+    assert of_kind(runs["warm"], "start")[0]["parents"] == []
+
+
+def test_the_tree_leads_back_to_the_first_models(chain):
+    workspace, last = chain
+    root = trace(last, workspace)
+    names, node = [], root
+    while node.parents:
+        node = node.parents[0]
+        names.append((node.role, node.name))
+    assert [name for _, name in names[:2]] == ["main", "warm"]
+    assert names[2][1].endswith("warm/student")
+    assert other_teachers(root) is None
+    assert [run for run, _ in teachers_of(root)] == ["main", "warm"]
+
+
+def test_the_command_draws_it(chain, capsys):
+    workspace, _ = chain
+    assert run_cli(["lineage", "style", "--workspace", str(workspace)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("style  (supervised, done after step 2)")
+    assert lines[1].startswith("└─ student: main  (on-policy")
+    assert lines[2].startswith("   ├─ student: warm  (off-policy")
+
+
+def test_a_parent_that_was_trained_anew_is_told(chain, tmp_path):
+    workspace, _ = chain
+    other = tmp_path / "copy"
+    shutil.copytree(workspace / "runs", other / "runs")
+    log = other / "runs" / "main" / "events.jsonl"
+    log.write_text(log.read_text().replace(weights_of(Run.open(other / "runs" / "main")), "0" * 64))
+    assert "CHANGED" in trace(Run.open(other / "runs" / "style"), other).parents[0].about
+    shutil.rmtree(other / "runs" / "main")
+    assert "not in this workspace" in trace(Run.open(other / "runs" / "style"), other).parents[0].about
+
+
+def test_another_teacher_in_a_later_stage_is_warned_of(chain, tmp_path):
+    workspace, _ = chain
+    tokenizer = tiny_tokenizer()
+    save_model(tmp_path / "other", tiny_llama(tokenizer, scale=4.0, seed=9), tokenizer)
+    recipe = workspace / "main" / "recipe.yaml"
+    run = verbs.train(recipe, overrides=["student=run:warm", f"teacher={tmp_path / 'other'}", "name=other", "steps=1"])
+    notes = [event["text"] for event in of_kind(run, "note")]
+    assert any("different teachers: other from" in note and "warm from" in note for note in notes)
+
+
+def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
+    workspace, _ = chain
+    recipe = workspace / "main" / "recipe.yaml"
+    long = verbs.train(recipe, overrides=["student=run:warm", "name=long", "steps=3", "evaluate_every=1"])
+    whole = load_model(parse_ref("run:long", workspace=workspace), **_plainly())
+    step3 = load_model(parse_ref("run:long@3", workspace=workspace), **_plainly())
+    step2 = load_model(parse_ref("run:long@2", workspace=workspace), **_plainly())
+    same = [a.equal(b) for a, b in zip(whole.module.parameters(), step3.module.parameters(), strict=True)]
+    assert all(same)
+    assert not all(a.equal(b) for a, b in zip(whole.module.parameters(), step2.module.parameters(), strict=True))
+    run = verbs.train(recipe, overrides=["student=run:long@2", "name=back", "steps=1"])
+    parent = of_kind(run, "start")[0]["parents"][0]
+    assert parent == {"role": "student", "run": "long", "step": 2, "weights": content_of(long, 2)}
+    assert trace(run, workspace).parents[0].name == "long@2"
+    with pytest.raises(ModelError, match="of the steps 2, 3"):
+        parse_ref("run:long@1", workspace=workspace)
+    shutil.rmtree(long.model_path)  # before its end, a run's checkpoint stands on its student
+    load_model(parse_ref("run:long@2", workspace=workspace), **_plainly())
+
+
+def _plainly():
+    return {"trainable": False, "dtype": torch.float32, "device": torch.device("cpu")}
+
+
+def test_previous_needs_a_stage_before(tmp_path):
+    with pytest.raises(ModelError, match=r"limbeck train FIRST\.yaml SECOND\.yaml"):
+        verbs.train(write_pair(tmp_path), overrides=["student=previous"])
+
+
+def test_all_recipes_of_a_chain_are_read_before_the_first_trains(tmp_path):
+    path = write_pair(tmp_path)
+    (tmp_path / "bad.yaml").write_text("student: previous\nbeta: 7\n")
+    with pytest.raises(ValueError, match="bad"):
+        verbs.train(path, tmp_path / "bad.yaml")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_answers_alone_are_those_of_the_training_run(tmp_path):
+    path = write_pair(tmp_path, **OFF_POLICY)
+    written = verbs.answers(path)
+    assert written.name == "tiny-answers"
+    assert written.status().state == "done"
+    trained = verbs.train(path)
+    for name in ("teacher", "targets"):
+        assert written.read_answers(name) == trained.read_answers(name)
+
+
+def test_answers_of_a_recipe_that_reads_none_are_refused(tmp_path):
+    with pytest.raises(Refusal, match="worth writing"):
+        verbs.answers(write_pair(tmp_path))

@@ -28,3 +28,5 @@ def test_matrix_products_round_like_float32_whatever_was_chosen():
 def test_what_is_freed_is_kept_for_the_next_step():
     machine = use_machine("cpu")
     assert machine.keeps_memory == (machine.libc == "glibc")
+    assert machine.large_pages == (machine.libc == "glibc")
+    assert use_machine("cpu").keeps_memory == machine.keeps_memory  # a second run in one process

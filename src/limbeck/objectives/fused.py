@@ -16,116 +16,21 @@ Axes: N flat positions (or those of one chunk), V vocabulary rows of a head, H h
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from limbeck.errors import Refusal, UsageError, VocabularyMismatch
-from limbeck.objectives.divergence import (
-    Objective,
-    attach_gradient,
-    compute_dtype,
-    value_and_gradient,
-)
+from limbeck.errors import UsageError, VocabularyMismatch
+from limbeck.objectives.divergence import Objective, attach_gradient, compute_dtype, value_and_gradient
+from limbeck.objectives.head import Head, head_of, products
 
 __all__ = ["Head", "Readings", "default_chunk_tokens", "fused_divergence", "fused_with_readings", "head_of"]
 
 # One buffer [chunk, V]; a chunk holds three of them.
 CHUNK_BUFFER_BYTES = 64 * 2**20
 MAX_CHUNK_TOKENS = 4096
-
-# Rows of a half-typed head that are widened at a time.
-WIDENED_BYTES = 32 * 2**20
-
-
-@dataclass(frozen=True)
-class Head:
-    """An output head: logits = softcap(scale · (hidden · weightᵀ + bias)), cut to the real vocabulary.
-
-    weight_VH  one row a token id; rows from num_real on are padding and take no part
-    bias_V     as many entries as the weight has rows, or None
-    num_real   rows kept, the shared real vocabulary: logits are cut before any softmax
-    scale      multiplies the logits
-    softcap    c in c·tanh(logits / c), applied after the scale, or None
-    """
-
-    weight_VH: Tensor
-    bias_V: Tensor | None
-    num_real: int
-    scale: float = 1.0
-    softcap: float | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.weight_VH, Tensor) or self.weight_VH.ndim != 2 or not self.weight_VH.is_floating_point():
-            raise _refuse_head(type(self.weight_VH).__name__)
-        num_rows = self.weight_VH.shape[0]
-        if self.bias_V is not None and list(self.bias_V.shape) != [num_rows]:
-            raise UsageError(
-                "head.bias-shape",
-                given=f"The head has {num_rows} rows and a bias of shape {list(self.bias_V.shape)}.",
-                needed="A bias has one entry for each row of the head.",
-                fix="Pass weight and bias of the same output embedding.",
-            )
-        if not 1 <= self.num_real <= num_rows:
-            raise VocabularyMismatch(
-                "head.num-real",
-                given=f"num_real is {self.num_real}, and the head has {num_rows} rows.",
-                needed="Every id of the shared real vocabulary needs its row in the head.",
-                fix="Compare the two tokenizers again: num_real is the highest shared id + 1.",
-            )
-        usable = math.isfinite(self.scale) and self.scale != 0
-        if not usable or (self.softcap is not None and not (self.softcap > 0 and math.isfinite(self.softcap))):
-            raise UsageError(
-                "head.scale",
-                given=f"scale is {self.scale!r} and softcap {self.softcap!r}.",
-                needed="The scale is finite and not 0, the softcap a finite number above 0 or None.",
-                fix="Take both from the model's configuration.",
-            )
-
-    def logits(self, hidden_NH: Tensor) -> Tensor:
-        """Logits [N, num_real] of hidden states [N, H], float32 or wider; differentiable as usual."""
-        dtype = compute_dtype(hidden_NH, self.weight_VH)
-        with _products(self, hidden_NH):
-            wide_NH = hidden_NH.to(dtype)
-            parts = [wide_NH @ rows_VH.to(dtype).T for _, rows_VH in self.slices(dtype)]
-        logits_NV = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-        if self.bias_V is not None:
-            logits_NV = logits_NV + self.bias_V[: self.num_real].to(dtype)
-        if self.scale != 1:
-            logits_NV = logits_NV * self.scale
-        if self.softcap is not None:
-            logits_NV = torch.tanh(logits_NV / self.softcap) * self.softcap
-        return logits_NV
-
-    def slices(self, dtype: torch.dtype) -> list[tuple[slice, Tensor]]:
-        """The kept rows: all at once where they have the type already, else as many as may be widened at a time."""
-        step = self.num_real
-        if self.weight_VH.dtype != dtype:
-            step = max(1, WIDENED_BYTES // (self.weight_VH.shape[1] * dtype.itemsize))
-        starts = range(0, self.num_real, step)
-        cuts = [slice(start, min(start + step, self.num_real)) for start in starts]
-        return [(cut, self.weight_VH[cut]) for cut in cuts]
-
-
-@contextmanager
-def _products(head: Head, other: Tensor) -> Generator[None]:
-    """Products of numbers that are bfloat16 anyway may use the units for it: they are summed in float32 all the same.
-
-    The gradient is rounded once on its way into such a product, as it is in every layer of a bfloat16 body.
-    """
-    before = torch.get_float32_matmul_precision()
-    if head.weight_VH.dtype == torch.bfloat16:
-        torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast(other.device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -141,17 +46,6 @@ class Readings:
     agree_N: Tensor  # bool: the most likely token is the same
     student_logp_N: Tensor  # of the given token ids
     teacher_logp_N: Tensor
-
-
-def head_of(module: nn.Module, *, num_real: int, scale: float = 1.0, softcap: float | None = None) -> Head:
-    """The head in a model's output embedding, which has to be a plain nn.Linear.
-
-    Raises Refusal (ValueError) for every other module: an adapter (LoRA), a quantised or a parametrised layer computes
-    more than weight and bias say, and leaving that out would train on the wrong logits.
-    """
-    if type(module) is not nn.Linear:
-        raise _refuse_head(f"{type(module).__module__}.{type(module).__qualname__}")
-    return Head(module.weight, module.bias, num_real, scale, softcap)
 
 
 def fused_divergence(
@@ -229,6 +123,7 @@ def _compute(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Divergence of each token and its readings (empty without token ids); fills in the gradients."""
     student_hidden_NH, student_head, teacher_hidden_NH, teacher_head = sides
+    student_head, teacher_head = student_head.widened(weights_N.dtype), teacher_head.widened(weights_N.dtype)
     num_tokens, device, dtype = student_hidden_NH.shape[0], student_hidden_NH.device, weights_N.dtype
     divergence_N = torch.empty(num_tokens, dtype=dtype, device=device)
     kinds = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
@@ -311,16 +206,16 @@ class _Gradients:
         The weights of the tokens enter where the tensors are small, on the side of the hidden states.
         """
         weighted_NH = hidden_NH * weights_N.unsqueeze(1)
-        with _products(head, gradient_NV):
+        with products(head, gradient_NV):
             for cut, rows_VH in head.slices(gradient_NV.dtype):
                 if self.hidden_NH is not None:
                     self.hidden_NH[chunk].addmm_(gradient_NV[:, cut], rows_VH.to(gradient_NV.dtype))
                 if self.weight_VH is not None:
                     self.weight_VH[cut].addmm_(gradient_NV[:, cut].T, weighted_NH)
+            if self.bias_V is not None:
+                self.bias_V[: head.num_real].add_(weights_N @ gradient_NV)
         if self.hidden_NH is not None:
             self.hidden_NH[chunk].mul_(weights_N.unsqueeze(1))
-        if self.bias_V is not None:
-            self.bias_V[: head.num_real].add_(weights_N @ gradient_NV)
 
 
 def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor) -> None:
@@ -335,16 +230,6 @@ def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Te
         entropy_N[rows] = -side_NV.exp().mul_(side_NV).sum(-1)
     top_N1 = logq_NV.max(-1, keepdim=True).indices
     agree_N[rows] = logp_NV.gather(-1, top_N1).squeeze(-1) == logp_NV.amax(-1)
-
-
-def _refuse_head(name: str) -> Refusal:
-    return Refusal(
-        "head.not-plain",
-        given=f"The output head is a {name}.",
-        needed="The fused divergence reads weight and bias itself, so the head has to be a plain nn.Linear; an adapter "
-        "or another layer around it would be left out, and the student trained on logits that are not its own.",
-        fix="Leave the output head out of the adapter's target modules, or merge the adapter first.",
-    )
 
 
 def _require_fit(

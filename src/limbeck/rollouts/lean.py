@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 CHANGING_ROTATIONS = ("dynamic", "longrope")
 # Products with more rows than writing has are reading prompts.
 FEW_ROWS = 128
+# A head has many outputs; the products of a layer have not.
+MANY_OUTPUTS = 16_384
+FEWEST_ROWS = 16
 
 
 def is_lean(model: LanguageModel) -> bool:
@@ -57,11 +61,28 @@ class _Product:
         # in bfloat16 the same product is faster on a CPU with the weights on the left
         self._weight_first = self._weight.dtype == torch.bfloat16 and self._weight.device.type == "cpu"
 
+        many = len(self._weight) >= MANY_OUTPUTS
+        self._by_onednn = many and self._weight.dtype == torch.float32 and _onednn_multiplies(self._weight.device.type)
+
     def __call__(self, x_MH: Tensor) -> Tensor:
+        if self._by_onednn and len(x_MH) <= FEWEST_ROWS:
+            return torch.ops.mkldnn._linear_pointwise(x_MH, self._weight, self._bias, "none", [], "")
         if not self._weight_first or len(x_MH) > FEW_ROWS:
             return functional.linear(x_MH, self._weight, self._bias)
         product_MI = (self._weight @ x_MH.t()).t()
         return product_MI.contiguous() if self._bias is None else product_MI + self._bias
+
+
+@lru_cache
+def _onednn_multiplies(device: str) -> bool:
+    """Whether torch's other library for products is here, which reads a large head in half the time for few rows."""
+    if device != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    weight, rows = torch.eye(16), torch.ones(2, 16)
+    try:
+        return torch.equal(torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], ""), rows)
+    except (AttributeError, RuntimeError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from limbeck.objectives import (
     fused_with_readings,
     token_weights,
 )
-from limbeck.objectives.fused import CHUNK_BUFFER_BYTES, WIDENED_BYTES, default_chunk_tokens
+from limbeck.objectives.fused import CHUNK_BUFFER_BYTES, default_chunk_tokens
 
 
 def dense(pair: Pair, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -207,10 +207,12 @@ def test_no_tokens_give_zero_with_zero_gradients() -> None:
     assert (pair.weight_VH.grad == 0).all()
 
 
+@pytest.mark.parametrize("at_once", [0, 2**20])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_half_types_are_widened_before_the_product(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_types_are_widened_before_the_product(at_once: int, frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # A slice of the head at a time: 10 rows of 6 float32 values here.
-    monkeypatch.setattr("limbeck.objectives.fused.WIDENED_BYTES", 10 * 6 * 4)
+    monkeypatch.setattr("limbeck.objectives.head.WIDENED_BYTES", 10 * 6 * 4)
+    monkeypatch.setattr("limbeck.objectives.head.WIDENED_AT_ONCE_BYTES", at_once)
     pair = make_pair(dtype=torch.bfloat16)
     pair.weight_VH.requires_grad_(not frozen)
     wide = replace(
@@ -288,4 +290,3 @@ def test_chunks_keep_a_buffer_within_its_bound() -> None:
         assert tokens == 1 or tokens * num_vocabulary * 4 <= CHUNK_BUFFER_BYTES
     assert default_chunk_tokens(49_152, torch.float32) > 128
     assert default_chunk_tokens(49_152, torch.float64) == default_chunk_tokens(2 * 49_152, torch.float32)
-    assert WIDENED_BYTES <= CHUNK_BUFFER_BYTES

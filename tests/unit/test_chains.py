@@ -61,7 +61,7 @@ def test_the_tree_leads_back_to_the_first_models(chain):
         names.append((node.role, node.name))
     assert [name for _, name in names[:2]] == ["main", "warm"]
     assert names[2][1].endswith("warm/student")
-    assert other_teachers(root) is None
+    assert other_teachers(root) == ""
     assert [run for run, _ in teachers_of(root)] == ["main", "warm"]
 
 
@@ -134,8 +134,8 @@ def test_all_recipes_of_a_chain_are_read_before_the_first_trains(tmp_path):
 
 def test_answers_alone_are_those_of_the_training_run(tmp_path):
     path = write_pair(tmp_path, **OFF_POLICY)
-    written = verbs.answers(path)
-    assert written.name == "tiny-answers"
+    assert run_cli(["answers", str(path)]) == 0
+    written = Run.open(tmp_path / "runs" / "tiny-answers")
     assert written.status().state == "done"
     trained = verbs.train(path)
     for name in ("teacher", "targets"):

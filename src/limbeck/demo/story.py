@@ -80,6 +80,7 @@ def run_demo(
     prompts = material.held_out.prompts
     student = measure(loaded.recipe.student, material, loaded.recipe)
     listen({"kind": "demo", "model": "student", **asdict(student.exact)})
+    assert loaded.recipe.teacher is not None, "the demo's recipe has one"
     teacher = measure(loaded.recipe.teacher, material, loaded.recipe)
     listen({"kind": "demo", "model": "teacher", **asdict(teacher.exact)})
     run = train_run(loaded, listen, watch)

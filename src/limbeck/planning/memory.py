@@ -149,10 +149,9 @@ def plan_for(
     longest_answer: int,
 ) -> MemoryPlan:
     """The plan of a recipe's pair; a teacher behind an interface takes nothing here."""
-    local = teacher_ref is not None and teacher_ref.kind != "hosted"
     return plan_memory(
         _size_of_ref(student_ref),
-        _size_of_ref(teacher_ref) if local else None,
+        None if teacher_ref is None or teacher_ref.kind == "hosted" else _size_of_ref(teacher_ref),
         recipe,
         machine,
         longest_prompt=longest_prompt,

@@ -106,6 +106,18 @@ def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
     return warmup
 
 
+def several_differ(temperature: float, info: ValidationInfo) -> float:
+    off_policy, warmup = info.data.get("route") == "off-policy", info.data.get("warmup")
+    num_answers = info.data.get("answers_per_prompt") if off_policy else warmup and warmup.answers_per_prompt
+    if temperature == 0 and (num_answers or 1) > 1:
+        raise PydanticCustomError(
+            "recipe.answers-alike",
+            "At temperature 0 a teacher writes the same answer to a prompt each time.",
+            {"fix": f"Write {'' if off_policy else 'warmup.'}answers_per_prompt: 1, or a temperature above 0."},
+        )
+    return temperature
+
+
 def warmup_ends(number: int, info: ValidationInfo) -> int:
     steps = info.data.get("steps")
     if steps is not None and number >= steps and number > 0:

@@ -207,12 +207,14 @@ class Recipe(Settings):
         why="room for an answer that ends by itself.",
         routes=TAUGHT,
     )
-    teacher_temperature: Annotated[float, Field(ge=0), "a number, 0 or more"] = setting(
-        0.7,
-        "Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.",
-        choose="0.7 to 1 for several answers to a prompt; 0 for one.",
-        why="different answers to one prompt with few slips.",
-        routes=TAUGHT,
+    teacher_temperature: Annotated[float, Field(ge=0), AfterValidator(rules.several_differ), "a number, 0 or more"] = (
+        setting(
+            0.7,
+            "Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.",
+            choose="0.7 to 1 for several answers to a prompt; 0 for one.",
+            why="different answers to one prompt with few slips.",
+            routes=TAUGHT,
+        )
     )
     teacher_examples: Annotated[Text | None, "null, or the path of a file"] = setting(
         None,

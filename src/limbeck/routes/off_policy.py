@@ -123,10 +123,10 @@ def describe_objective(recipe: Recipe) -> str:
     return objective_of(recipe).describe()
 
 
-def few_prompts_note(num_prompts: int) -> str | None:
-    """What to say before an off-policy run on few prompts."""
-    if num_prompts >= FEW_PROMPTS:
-        return None
+def few_prompts_note(recipe: Recipe, num_prompts: int) -> str:
+    """What to say before an off-policy run on few prompts; nothing otherwise."""
+    if recipe.route != "off-policy" or num_prompts >= FEW_PROMPTS:
+        return ""
     if num_prompts >= VERY_FEW_PROMPTS:
         return f"{num_prompts} prompts are few for the off-policy route: {FEW_PROMPTS} and more change more habits."
     return (

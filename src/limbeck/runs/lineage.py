@@ -74,8 +74,8 @@ def teachers_of(node: Node) -> list[tuple[str, Mapping[str, Any]]]:
     return own + [each for parent in node.parents if parent.role == "student" for each in teachers_of(parent)]
 
 
-def other_teachers(node: Node) -> str | None:
-    """A warning where stages learnt from different teachers: what the second says may undo what the first taught."""
+def other_teachers(node: Node) -> str:
+    """A warning where stages learnt from different teachers, nothing otherwise."""
     teachers = teachers_of(node)
     differing = [
         (run, teacher)
@@ -83,6 +83,6 @@ def other_teachers(node: Node) -> str | None:
         if teacher["name"] != teachers[0][1]["name"] and teacher["weights"] != teachers[0][1]["weights"]
     ]
     if not differing:
-        return None
+        return ""
     told = ", ".join(f"{run} from {teacher['name']}" for run, teacher in [teachers[0], *differing])
-    return f"Stages learnt from different teachers: {told}. Where these differ, the later one undoes the earlier one."
+    return f"WARNING: stages learnt from different teachers: {told}. Where they differ, the later undoes the earlier."

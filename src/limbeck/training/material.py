@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -68,22 +69,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Material:
-    """The pair compared and the prompts rendered: all that can be known without weights.
+class Material(Pair):
+    """The pair and the prompts rendered: all that can be known without weights.
 
     `targets` and `held_out_targets` are the answers that stand beside the prompts, where the route learns them; `own`
     are people's answers beside the teacher's word, and `examples` what a teacher is shown. `answer_limit` bounds the
     answers of an evaluation, `longest_answer` those of the whole run.
     """
 
-    student_ref: ModelRef
-    teacher_ref: ModelRef | None
-    tokenizer: PreTrainedTokenizerBase
-    vocabulary: VocabularyComparison
-    template: Template
-    stop: StopSet
-    pad_id: int
-    asking: Asking | None
     rows: RowSet
     train: RenderedPrompts
     held_out: RenderedPrompts
@@ -94,7 +87,6 @@ class Material:
     examples: tuple[Row, ...]
     answer_limit: int
     longest_answer: int
-    notes: tuple[str, ...]
 
     @property
     def longest_prompt(self) -> int:
@@ -132,15 +124,9 @@ def prepare_material(recipe: Recipe) -> Material:
         _refuse_unshared(prompts, pair)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
     answer_limit = _answer_limit(recipe, pair, prompts, given)
+    known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
     return Material(
-        student_ref=pair.student_ref,
-        teacher_ref=pair.teacher_ref,
-        tokenizer=pair.tokenizer,
-        vocabulary=pair.vocabulary,
-        template=pair.template,
-        stop=pair.stop,
-        pad_id=pair.pad_id,
-        asking=pair.asking,
+        **known,
         rows=rows,
         train=train,
         held_out=held_out,
@@ -151,7 +137,6 @@ def prepare_material(recipe: Recipe) -> Material:
         examples=examples,
         answer_limit=answer_limit,
         longest_answer=max([answer_limit, _writing_limit(recipe), *(each.longest_answer for each in given)]),
-        notes=tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes))),
     )
 
 
@@ -240,7 +225,7 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: Pair | Material, recipe: Recipe) -> RenderedPrompts:
+def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedPrompts:
     """Rows as the student reads them."""
     return render_prompts(
         rows,

@@ -17,7 +17,7 @@ def show_lineage(printer: Printer, run: Run, workspace: Path) -> None:
     printer.say(f"{root.name}  ({root.about})", style="bold")
     _show(printer, root, "")
     warning = other_teachers(root)
-    if warning is not None:
+    if warning:
         printer.warn(warning)
 
 

@@ -215,6 +215,12 @@ def test_a_chat_api_may_write_off_policy_but_has_no_distribution() -> None:
     assert causes(**OFF_POLICY, teacher="vllm:http://x") == {"teacher": "recipe.model-remote"}
 
 
+def test_several_answers_at_temperature_0_would_be_one() -> None:
+    alike = {"teacher_temperature": "recipe.answers-alike"}
+    assert causes(**OFF_POLICY, teacher_temperature=0) == causes(warmup={}, teacher_temperature=0) == alike
+    assert recipe(**OFF_POLICY, answers_per_prompt=1, teacher_temperature=0).teacher_temperature == 0
+
+
 @pytest.mark.report("LM-07")
 def test_on_policy_there_is_no_cross_entropy() -> None:
     assert causes(objective="cross_entropy") == {"objective": "recipe.cross-entropy"}

@@ -23,6 +23,7 @@ from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.answers import answer_prompts, text_of
 from limbeck.evaluation.held_out import TextMeasure, measure_text
 from limbeck.machine import Machine, peak_memory_bytes
+from limbeck.models.adapters import adapter_facts, base_hash, merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
 from limbeck.planning.guards import alerts_of
@@ -155,7 +156,7 @@ def _drive(
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": objective_of(recipe).describe()}
     log.write("start", **about, **provenance)
     passed_over = () if checkpoint is None else checkpoint.passed_over
-    for note in (*material.notes, *_writing_notes(models), *passed_over):
+    for note in (*material.notes, *_model_notes(models), *passed_over):
         log.write("note", text=note)
     teacher = LocalTeacher(models.teacher)
     held_out = _held_out(run, log, recipe, material, models)
@@ -177,6 +178,9 @@ def _drive(
             if due:
                 _evaluate(run, log, recipe, state, teacher, held_out)
         log.write("phase", phase="saving the model")
+        if recipe.lora is not None:
+            save_adapters(state.student, run.adapter_path)
+            merge_adapters(state.student)
         save_model(
             state.student,
             run.model_path,
@@ -199,14 +203,14 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
 def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
     first = next(event for event in run.read_events() if event["kind"] == "start")
-    names = ("student", "teacher", "prompts", "template", "vocabulary", "stop_ids", "pad_id")
+    names = ("student", "lora", "teacher", "prompts", "template", "vocabulary", "stop_ids", "pad_id")
     now = json.loads(json.dumps({name: provenance[name] for name in names}))
-    changed = [name for name in names if now[name] != first[name]]
+    changed = [name for name in names if now[name] != first.get(name)]
     if changed:
         raise Refusal(
             "run.changed",
             given=f"Since {run.name} began, its {' and its '.join(changed)} changed, for example from "
-            f"{first[changed[0]]} to {now[changed[0]]}.",
+            f"{first.get(changed[0])} to {now[changed[0]]}.",
             needed="A continued run is the same run: the same prompts, template and models.",
             fix="Put them back, or start a new run.",
         )
@@ -326,8 +330,10 @@ def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[s
 
 def _provenance(material: Material, models: Models, machine: Machine) -> dict[str, object]:
     """What identifies the run besides its recipe: contents, not names."""
+    facts = adapter_facts(models.student)
     return {
-        "student": {"name": models.student.name, "weights": weights_hash(models.student.module)},
+        "student": {"name": models.student.name, "weights": base_hash(models.student)},
+        "lora": None if facts is None else asdict(facts),
         "teacher": {"name": models.teacher.name, "weights": weights_hash(models.teacher.module)},
         "prompts": {
             "sha256": material.rows.sha256,
@@ -343,7 +349,9 @@ def _provenance(material: Material, models: Models, machine: Machine) -> dict[st
     }
 
 
-def _writing_notes(models: Models) -> Iterator[str]:
+def _model_notes(models: Models) -> Iterator[str]:
+    if (facts := adapter_facts(models.student)) is not None:
+        yield facts.describe()
     for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
         if writing.plain:
             yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."

@@ -11,13 +11,18 @@ from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.rules import OBJECTIVE_OF
-from limbeck.recipe.schema import PracticeGrowth, Recipe, Sampling
+from limbeck.recipe.schema import Lora, PracticeGrowth, Recipe, Sampling
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-_NESTED: dict[str, type[Sampling] | type[PracticeGrowth]] = {"sampling": Sampling, "practice_growth": PracticeGrowth}
+_NESTED: dict[str, type[Sampling] | type[PracticeGrowth] | type[Lora]] = {
+    "sampling": Sampling,
+    "practice_growth": PracticeGrowth,
+    "lora": Lora,
+}
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
-_NOT_OFFERED = "max_teacher_tokens teacher_answers epochs num_epochs num_train_epochs lora lora_rank peft qlora"
+_NOT_OFFERED = "max_teacher_tokens teacher_answers epochs num_epochs num_train_epochs qlora"
+_LORA_MODULES = "target_modules modules_to_save lora_modules"
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,12 @@ def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
         return "recipe.cross-entropy", why, remove
     if {parts[0], parts[-1]} & set(_NOT_OFFERED.split()):
         return "recipe.not-offered", "This version trains on-policy only, and all weights of the student.", remove
+    if parts[-1] in _LORA_MODULES.split():
+        why = (
+            "LoRA trains all linear layers of the body. Embedding and output head stay as they are: the objective "
+            "reads the head as it is, and a table that both share would be torn in two by a merge."
+        )
+        return "recipe.lora-modules", why, remove
     meant = _nearest(parts)
     if meant is None:
         return "recipe.key-unknown", "No such setting exists, nor one with a similar name.", remove

@@ -6,6 +6,8 @@ recipe can be told at once.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
@@ -64,6 +66,11 @@ def warmup_ends(number: int, info: ValidationInfo) -> int:
             {"fix": f"Write at most warmup_steps: {steps - 1}, or more steps."},
         )
     return number
+
+
+def learning_rate(settings: dict[str, Any]) -> float:
+    """The default of learning_rate: few weights take larger steps than all of them."""
+    return 1e-5 if settings.get("lora") is None else 1e-4
 
 
 def run_name(text: str | None) -> str | None:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from limbeck.recipe import rules
 
-__all__ = ["PracticeGrowth", "Recipe", "Sampling"]
+__all__ = ["Lora", "PracticeGrowth", "Recipe", "Sampling"]
 
 _REQUIRED = PydanticUndefined
 
@@ -92,6 +92,23 @@ class PracticeGrowth(_Settings):
         "The share of all steps after which the full max_practice_tokens is in force.",
         choose="0.5, or less where the ending of an answer matters: endings have to be practised too.",
         why="a linear schedule over the first half, as in 2602.15260.",
+    )
+
+
+class Lora(_Settings):
+    """Adapters that train in the place of the student's weights (Hu et al. 2021)."""
+
+    rank: _Count = setting(
+        32,
+        "How many rows the two thin matrices beside each linear layer share.",
+        choose="32. 128 for reasoning traces or a long supervised stage.",
+        why="room for what a distillation teaches; published on-policy runs use 64 to 128 (OPSD, Tinker cookbook).",
+    )
+    alpha: _Count = setting(
+        64,
+        "Multiplies what the adapters add, divided by rank.",
+        choose="Twice the rank. Where more is needed, raise learning_rate first.",
+        why="twice the rank, as published on-policy runs with adapters have it (OPSD: rank 64, alpha 128).",
     )
 
 
@@ -200,11 +217,21 @@ class Recipe(_Settings):
         choose="1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.",
         why="new prompts teach more than new answers to old ones.",
     )
+    lora: Annotated[Lora | None, "null, or rank and alpha"] = setting(
+        None,
+        "Trains small adapters beside all linear layers of the student's body, never at embedding or output head, and "
+        "leaves its own weights alone; {} turns it on, null trains all weights. The result is saved both ways: "
+        "adapter/ in peft's format, model/ with the adapters merged into the weights.",
+        choose="Turn it on where gradients and optimizer of all weights do not fit into memory, or where you want one "
+        "base with many small adapters.",
+        why="all weights can learn more than a part of them, and nothing is left to merge.",
+    )
     learning_rate: _PositiveShare = setting(
-        1e-5,
-        "The step size of AdamW for all weights of the student.",
+        rules.learning_rate,
+        "The step size of AdamW.",
         choose="A third or three times of it are worth 20 steps each. Halve it when the loss rises.",
-        why="the middle of what published on-policy runs use when all weights train (1e-6 to 5e-5).",
+        why="1e-5 for all weights, the middle of what published on-policy runs use (1e-6 to 5e-5); 1e-4 with lora, as "
+        "in the Tinker cookbook's on-policy runs: adapters want about ten times the rate (LoRA Without Regret, 2025).",
     )
     warmup_steps: Annotated[_CountOrZero, AfterValidator(rules.warmup_ends)] = setting(
         lambda settings: min(10, settings.get("steps", 200) // 10),

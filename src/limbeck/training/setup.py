@@ -10,7 +10,7 @@ Whatever is wrong with prompts or pair is said before a weight is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.machine import Machine
+from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.load import LanguageModel, load_config, load_generation_config, load_model, load_tokenizer
 from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
@@ -40,7 +41,7 @@ from limbeck.rollouts.probe import WritingMethod, choose_method
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState
 
-__all__ = ["Material", "Models", "load_models", "make_state", "prepare_material"]
+__all__ = ["Material", "Models", "load_models", "make_state", "prepare_material", "shares_base"]
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,14 @@ def load_models(material: Material, recipe: Recipe, machine: Machine) -> Models:
     device = torch.device(machine.device)
     num_real = material.vocabulary.num_shared
     student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
-    teacher = load_model(
-        material.teacher_ref, trainable=False, dtype=getattr(torch, recipe.teacher_dtype), device=device
-    )
+    if recipe.lora is not None:
+        attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
+    if shares_base(material.student_ref, material.teacher_ref, recipe):
+        teacher = replace(without_adapters(student), ref=material.teacher_ref)
+    else:
+        teacher = load_model(
+            material.teacher_ref, trainable=False, dtype=getattr(torch, recipe.teacher_dtype), device=device
+        )
     student, teacher = student.with_vocabulary(num_real), teacher.with_vocabulary(num_real)
     max_length = material.longest_prompt + recipe.max_practice_tokens
     return Models(
@@ -144,6 +150,12 @@ def load_models(material: Material, recipe: Recipe, machine: Machine) -> Models:
         student_writing=choose_method(student, max_length=max_length, pad_id=material.pad_id),
         teacher_writing=choose_method(teacher, max_length=max_length, pad_id=material.pad_id),
     )
+
+
+def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) -> bool:
+    """Whether the teacher is the student without its adapters: then its weights are held once."""
+    student, teacher = (ref.text if ref.path is None else ref.path.resolve() for ref in (student_ref, teacher_ref))
+    return student == teacher and recipe.lora is not None and recipe.teacher_dtype == "float32"
 
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:

@@ -20,7 +20,7 @@ from limbeck.recipe.explain import explain, setting_names
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
     *("demo", "train", "resume", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "chat", "doctor"),
+    *("runs", "show", "chat", "export", "doctor"),
 )
 
 

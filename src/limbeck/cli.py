@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -213,6 +213,25 @@ def chat(
         max_tokens=max_tokens,
         seed=seed,
     )
+
+
+@app.command
+def export(
+    run: RunName,
+    *,
+    to: Annotated[
+        Literal["merged", "adapter"],
+        Parameter(help="The whole model for transformers, or, of a run with lora, the adapter for peft."),
+    ] = "merged",
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="A new folder; left out, NAME-merged or NAME-adapter.")
+    ] = None,
+    workspace: Workspace = Path(),
+) -> None:
+    """Copy the result of a finished run to a folder."""
+    from limbeck import verbs
+
+    Printer().say(f"{verbs.export(run, to, output, workspace=workspace)} holds the result of {run}.")
 
 
 @app.command

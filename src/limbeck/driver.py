@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
 from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.during import HeldOut, evaluate, held_out_texts
 from limbeck.machine import Machine, peak_memory_bytes
+from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
 from limbeck.planning.guards import alerts_of
@@ -221,6 +223,9 @@ def _drive(
                 _evaluate(run, log, recipe, material, state, lesson, held_out)
         log.write("phase", phase="saving the model")
         state.weights.widen()
+        if recipe.lora is not None:
+            save_adapters(state.student, run.adapter_path)
+            merge_adapters(state.student)
         save_model(
             state.student,
             run.model_path,
@@ -243,14 +248,14 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
 def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
     first = _first_start(run)
-    names = ("student", "teacher", "prompts", "own_answers", "template", "vocabulary", "stop_ids", "pad_id")
+    names = ("student", "lora", "teacher", "prompts", "own_answers", "template", "vocabulary", "stop_ids", "pad_id")
     now = json.loads(json.dumps({name: provenance[name] for name in names}))
     changed = [name for name in names if now[name] != first.get(name)]
     if changed:
         raise Refusal(
             "run.changed",
             given=f"Since {run.name} began, its {' and its '.join(changed)} changed, for example from "
-            f"{first[changed[0]]} to {now[changed[0]]}.",
+            f"{first.get(changed[0])} to {now[changed[0]]}.",
             needed="A continued run is the same run: the same prompts, template and models.",
             fix="Put them back, or start a new run.",
         )

@@ -14,9 +14,10 @@ from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.sampling import Sampling
+from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.store import Run, find_run
 
-__all__ = ["answers", "chat", "check", "demo", "doctor", "plan", "resume", "train"]
+__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "plan", "resume", "train"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -88,6 +89,14 @@ def demo(
 ) -> DemoResult:
     """Distil the pair that ships in the package and measure it before and after."""
     return run_demo(Path(workspace), seed=seed, listen=listen, watch=watch)
+
+
+def export(
+    run: str | Path, to: ExportForm = "merged", output: str | Path | None = None, *, workspace: str | Path = "."
+) -> Path:
+    """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here."""
+    found = find_run(str(run), Path(workspace))
+    return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
 
 
 def doctor() -> tuple[dict[str, object], dict[str, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from transformers import GenerationConfig
 from limbeck.errors import Diverged
 from limbeck.models.load import LanguageModel, without_progress_bars
 
-__all__ = ["save_model", "weights_hash"]
+__all__ = ["refuse_non_finite", "save_model", "unfinished", "weights_hash", "write_manner"]
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
@@ -26,7 +27,44 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
     Raises:
         Diverged: a weight is not finite; nothing is written.
     """
-    for name, parameter in model.module.named_parameters():
+    refuse_non_finite(model.module)
+    model.module.config.dtype = model.dtype
+    with unfinished(folder) as beside:
+        write_manner(model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id)
+        with without_progress_bars():
+            model.module.save_pretrained(beside)
+
+
+def write_manner(
+    model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int
+) -> None:
+    """Write how a model is asked and where it ends: tokenizer, template and a generation config of the run's ids."""
+    model.module.generation_config = GenerationConfig(
+        bos_token_id=model.tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
+    )
+    model.module.generation_config.save_pretrained(folder)
+    own_template = model.tokenizer.chat_template
+    model.tokenizer.chat_template = chat_template
+    try:
+        model.tokenizer.save_pretrained(folder)
+    finally:
+        model.tokenizer.chat_template = own_template
+
+
+@contextmanager
+def unfinished(folder: Path) -> Generator[Path]:
+    """A folder beside, renamed when the block is done: a folder of that name is a finished model, the latest one."""
+    beside = folder.with_name(f".{folder.name}-unfinished")
+    shutil.rmtree(beside, ignore_errors=True)
+    yield beside
+    if folder.exists():
+        shutil.rmtree(folder)
+    beside.rename(folder)
+
+
+def refuse_non_finite(module: nn.Module) -> None:
+    """Raises Diverged if a weight is not a number or infinite."""
+    for name, parameter in module.named_parameters():
         if not torch.isfinite(parameter).all():
             raise Diverged(
                 "model.not-finite",
@@ -34,23 +72,6 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
                 needed="Such a model cannot answer.",
                 fix="Use the last checkpoint of the run, and lower the learning rate.",
             )
-    module = model.module
-    module.config.dtype = model.dtype
-    module.generation_config = GenerationConfig(
-        bos_token_id=model.tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
-    )
-    # beside first and renamed when whole: a folder of that name is a finished model
-    beside = folder.with_name(f".{folder.name}-unfinished")
-    shutil.rmtree(beside, ignore_errors=True)
-    with without_progress_bars():
-        module.save_pretrained(beside)
-    own_template = model.tokenizer.chat_template
-    model.tokenizer.chat_template = chat_template
-    try:
-        model.tokenizer.save_pretrained(beside)
-    finally:
-        model.tokenizer.chat_template = own_template
-    beside.rename(folder)
 
 
 def weights_hash(module: nn.Module) -> str:

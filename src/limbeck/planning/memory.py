@@ -6,16 +6,18 @@ and marked as estimates. Nothing is kept twice: gradients and moments exist for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from limbeck.errors import ModelError, Refusal
 from limbeck.machine import Machine
+from limbeck.models.adapters import body_layers
 from limbeck.models.load import load_config
 from limbeck.models.refs import ModelRef
 from limbeck.recipe.schema import Recipe
+from limbeck.training.setup import shares_base
 
 __all__ = ["MemoryPlan", "ModelSize", "plan_memory", "refuse_if_too_large", "size_of"]
 
@@ -34,6 +36,7 @@ class ModelSize:
     """What a configuration says about sizes."""
 
     num_parameters: int
+    adapter_width: int  # an adapter of rank 1 has as many weights
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -75,6 +78,7 @@ def size_of(config: PretrainedConfig) -> ModelSize:
     head_dim = settings.get("head_dim") or text.hidden_size // heads
     return ModelSize(
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        adapter_width=sum(sum(layer.get_parameter("weight").shape) for layer in body_layers(module).values()),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         intermediate_size=settings.get("intermediate_size") or 4 * text.hidden_size,
@@ -104,11 +108,13 @@ def plan_memory(
     num_buffers = NUM_LOGIT_BUFFERS["cpu" if machine.device == "cpu" else "gpu"]
     batch_tokens = max(recipe.micro_batch_tokens, max_length)
     chunk_tokens = recipe.chunk_tokens
+    num_adapter = 0 if recipe.lora is None else recipe.lora.rank * student.adapter_width
+    num_trained = num_adapter or student.num_parameters
     components = {
         "teacher weights": 0 if teacher is None else teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
-        "student weights": student.num_parameters * FLOAT32_BYTES,
-        "student gradients": student.num_parameters * FLOAT32_BYTES,
-        "optimizer (AdamW)": 2 * student.num_parameters * FLOAT32_BYTES,
+        "student weights": (student.num_parameters + num_adapter) * FLOAT32_BYTES,
+        "student gradients": num_trained * FLOAT32_BYTES,
+        "optimizer (AdamW)": 2 * num_trained * FLOAT32_BYTES,
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
         "teacher activations": 0
         if teacher is None
@@ -117,7 +123,7 @@ def plan_memory(
         "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
         "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
         "logits of a chunk": num_buffers * chunk_tokens * vocabulary_bytes,
-        "gradient of the head": 2 * student.hidden_size * vocabulary_bytes,
+        "gradient of the head": 0 if num_adapter else 2 * student.hidden_size * vocabulary_bytes,
         "libraries": LIBRARIES_BYTES if machine.device == "cpu" else 0,
     }
     always = ("teacher weights", "student weights", "optimizer (AdamW)", "key/value cache", "libraries")
@@ -149,9 +155,12 @@ def plan_for(
     longest_answer: int,
 ) -> MemoryPlan:
     """The plan of a recipe's pair; a teacher behind an interface takes nothing here."""
+    teacher = None if teacher_ref is None or teacher_ref.kind == "hosted" else _size_of_ref(teacher_ref)
+    if teacher is not None and teacher_ref is not None and shares_base(student_ref, teacher_ref, recipe):
+        teacher = replace(teacher, num_parameters=0)
     return plan_memory(
         _size_of_ref(student_ref),
-        None if teacher_ref is None or teacher_ref.kind == "hosted" else _size_of_ref(teacher_ref),
+        teacher,
         recipe,
         machine,
         longest_prompt=longest_prompt,
@@ -194,6 +203,8 @@ def refuse_if_too_large(plan: MemoryPlan) -> None:
 def _smallest_fix(largest: str) -> str:
     fixes = {
         "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
+        "student gradients": "Set lora: {}, which trains a small part of the student, or take a smaller one.",
+        "optimizer (AdamW)": "Set lora: {}, which trains a small part of the student, or take a smaller one.",
         "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
         "reading prompts": "Set micro_batch_tokens lower; results do not change with it.",
         "sampling": "Set slots lower.",

@@ -11,18 +11,20 @@ from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.rules import OBJECTIVES_OF
-from limbeck.recipe.schema import OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
+from limbeck.recipe.schema import Lora, OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers]] = {
+_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers | Lora]] = {
     "sampling": Sampling,
     "practice_growth": PracticeGrowth,
     "warmup": WarmUp,
     "own_answers": OwnAnswers,
+    "lora": Lora,
 }
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
-_NOT_OFFERED = "epochs num_epochs num_train_epochs lora lora_rank peft qlora"
+_NOT_OFFERED = "epochs num_epochs num_train_epochs qlora"
+_LORA_MODULES = "target_modules modules_to_save lora_modules"
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,13 @@ def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
         why = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
         return "recipe.cross-entropy", why, "Remove it; own_answers has a weight for answers that people wrote."
     if {parts[0], parts[-1]} & set(_NOT_OFFERED.split()):
-        why = "This version trains all weights of the student, and counts steps, not epochs."
-        return "recipe.not-offered", why, remove
+        return "recipe.not-offered", "This version counts steps, not epochs, and quantises nothing.", remove
+    if parts[-1] in _LORA_MODULES.split():
+        why = (
+            "LoRA trains all linear layers of the body. Embedding and output head stay as they are: the objective "
+            "reads the head as it is, and a table that both share would be torn in two by a merge."
+        )
+        return "recipe.lora-modules", why, remove
     meant = _nearest(parts)
     if meant is None:
         return "recipe.key-unknown", "No such setting exists, nor one with a similar name.", remove

@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from limbeck.recipe import rules
 
-__all__ = ["OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp", "setting"]
+__all__ = ["Lora", "OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp", "setting"]
 
 REQUIRED = PydanticUndefined
 PRACTISED = ("on-policy",)
@@ -123,6 +123,23 @@ class OwnAnswers(Settings):
         choose="1; lower if the student copies your phrases where they do not fit.",
         why="both alike.",
         routes=TAUGHT,
+    )
+
+
+class Lora(Settings):
+    """Adapters that train in the place of the student's weights (Hu et al. 2021)."""
+
+    rank: Count = setting(
+        32,
+        "How many rows the two thin matrices beside each linear layer share.",
+        choose="32. 128 for reasoning traces or a long supervised stage.",
+        why="room for what a distillation teaches; published on-policy runs use 64 to 128 (OPSD, Tinker cookbook).",
+    )
+    alpha: Count = setting(
+        64,
+        "Multiplies what the adapters add, divided by rank.",
+        choose="Twice the rank. Where more is needed, raise learning_rate first.",
+        why="twice the rank, as published on-policy runs with adapters have it (OPSD: rank 64, alpha 128).",
     )
 
 

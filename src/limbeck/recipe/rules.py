@@ -129,5 +129,21 @@ def warmup_ends(number: int, info: ValidationInfo) -> int:
     return number
 
 
+def learning_rate(settings: dict[str, Any]) -> float:
+    """The default of learning_rate: few weights take larger steps than all of them."""
+    return 1e-5 if settings.get("lora") is None else 1e-4
+
+
+def not_with_lora(precision: str, info: ValidationInfo) -> str:
+    """Adapters are merged into their base at the end, which bf16-mixed would have rounded."""
+    if precision != "float32" and info.data.get("lora") is not None:
+        raise PydanticCustomError(
+            "recipe.precision-lora",
+            "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base.",
+            {"fix": "Leave out precision, or lora."},
+        )
+    return precision
+
+
 def run_name(text: str | None) -> str | None:
     return None if text is None else check_name(text)

@@ -18,6 +18,7 @@ from limbeck.recipe.parts import (
     CountOrZero,
     Device,
     HeldOut,
+    Lora,
     ModelText,
     Options,
     OwnAnswers,
@@ -35,7 +36,7 @@ from limbeck.recipe.parts import (
     setting,
 )
 
-__all__ = ["OwnAnswers", "PracticeGrowth", "Recipe", "Sampling", "WarmUp"]
+__all__ = ["Lora", "OwnAnswers", "PracticeGrowth", "Recipe", "Sampling", "WarmUp"]
 
 
 class Recipe(Settings):
@@ -224,11 +225,21 @@ class Recipe(Settings):
         why="a teacher that needs no example costs less.",
         routes=TAUGHT,
     )
+    lora: Annotated[Lora | None, "null, or rank and alpha"] = setting(
+        None,
+        "Trains small adapters beside all linear layers of the student's body, never at embedding or output head, and "
+        "leaves its own weights alone; {} turns it on, null trains all weights. The result is saved both ways: "
+        "adapter/ in peft's format, model/ with the adapters merged into the weights.",
+        choose="Turn it on where gradients and optimizer of all weights do not fit into memory, or where you want one "
+        "base with many small adapters.",
+        why="all weights can learn more than a part of them, and nothing is left to merge.",
+    )
     learning_rate: PositiveShare = setting(
-        1e-5,
-        "The step size of AdamW for all weights of the student.",
+        rules.learning_rate,
+        "The step size of AdamW.",
         choose="A third or three times of it are worth 20 steps each. Halve it when the loss rises.",
-        why="the middle of what published on-policy runs use when all weights train (1e-6 to 5e-5).",
+        why="1e-5 for all weights, the middle of what published on-policy runs use (1e-6 to 5e-5); 1e-4 with lora, as "
+        "in the Tinker cookbook's on-policy runs: adapters want about ten times the rate (LoRA Without Regret, 2025).",
     )
     warmup_steps: Annotated[CountOrZero, AfterValidator(rules.warmup_ends)] = setting(
         lambda settings: min(10, settings.get("steps", 200) // 10),
@@ -254,7 +265,7 @@ class Recipe(Settings):
         choose="1. Lower it if the alerts report single large gradients.",
         why="published on-policy runs use it.",
     )
-    precision: Literal["float32", "bf16-mixed"] = setting(
+    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.not_with_lora)] = setting(
         "float32",
         "The number format in which the student computes. Its weights and the loss are float32 either way; bf16-mixed "
         "writes, reads and differentiates with copies rounded to bfloat16.",

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limbeck.models.adapters import merged_weight
 from limbeck.models.arena import joined
 from limbeck.models.attention import attention_mask, kinds_of
 from limbeck.models.load import LanguageModel
@@ -51,7 +52,7 @@ class _Product:
     """x · weightᵀ + bias, for the weights of several linear layers at once."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        weights = [layer.get_parameter("weight").detach() for layer in layers]
+        weights = [merged_weight(layer) for layer in layers]
         biases = [layer.bias for layer in layers]
         self._weight = joined(weights)
         self._bias = None

@@ -5,7 +5,8 @@
     ├── events.jsonl           one event per line, oldest first, only ever appended to
     ├── answers/NAME.jsonl     one answer per line, one file per set
     ├── checkpoints/step-00000123/
-    ├── model/                 the result
+    ├── adapter/               what a run with lora trained, in peft's format
+    ├── model/                 the result, whole
     └── run.lock               who writes; its time is the heartbeat
 
 An event has a time (ISO 8601, UTC) and a kind. The kinds `start`, `done`, `failed` and `stopped` say how a run stands.
@@ -62,6 +63,7 @@ class Run:
         self.recipe_path = path / "recipe.yaml"
         self.events_path = path / "events.jsonl"
         self.checkpoints_path = path / "checkpoints"
+        self.adapter_path = path / "adapter"
         self.model_path = path / "model"
         self._lock_path = path / "run.lock"
         self._lock = RunLock(self._lock_path)

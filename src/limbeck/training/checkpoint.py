@@ -1,7 +1,7 @@
 """A step on disk: written beside, hashed, then renamed into place; read only if every hash agrees.
 
     checkpoints/step-00000120/
-        student.safetensors      the trainable weights, float32
+        student.safetensors      the trainable weights (with lora the adapters alone), float32
         optimizer.safetensors    AdamW's two moments and step counters, by parameter name
         MANIFEST.json            step, and size and SHA-256 of the two files
 
@@ -97,8 +97,8 @@ def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
     weights = load_file(checkpoint.path / STUDENT)
     moments = load_file(checkpoint.path / OPTIMIZER)
     own = state.weights.named
-    if weights.keys() != own.keys():
-        differing = sorted(weights.keys() ^ own.keys())
+    shapes, own_shapes = ({name: each.shape for name, each in side.items()} for side in (weights, own))
+    if differing := sorted(name for name in shapes.keys() | own_shapes if shapes.get(name) != own_shapes.get(name)):
         raise Refusal(
             "checkpoint.other-model",
             given=f"{checkpoint.path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",

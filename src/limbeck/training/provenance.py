@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from limbeck.machine import Machine
+from limbeck.models.adapters import adapter_facts
 from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
 from limbeck.runs.lineage import content_of
@@ -19,10 +20,12 @@ __all__ = ["provenance_of", "store_prompts", "writing_notes"]
 
 def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
     """What identifies the run besides its recipe: contents, not names."""
+    facts = adapter_facts(models.student)
     return {
         "route": recipe.route,
         "parents": _parents(recipe, material),
-        "student": {"name": models.student.name, "weights": weights_hash(models.student.module)},
+        "student": {"name": models.student.name, "weights": models.student_content},
+        "lora": None if facts is None else asdict(facts),
         "teacher": _teacher_of(material, models),
         "own_answers": material.own_sha256,
         "prompts": {
@@ -62,6 +65,8 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
 
 
 def writing_notes(models: Models) -> Iterator[str]:
+    if (facts := adapter_facts(models.student)) is not None:
+        yield facts.describe()
     for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
         if model is not None and writing is not None and writing.way == "generate":
             yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."

@@ -13,7 +13,10 @@ import torch
 
 from limbeck.errors import Refusal
 from limbeck.machine import Machine
+from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.load import LanguageModel, load_model
+from limbeck.models.refs import ModelRef
+from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
@@ -24,7 +27,7 @@ from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState
 from limbeck.training.weights import TrainedWeights
 
-__all__ = ["Models", "load_models", "make_engine", "make_state", "make_writer"]
+__all__ = ["Models", "load_models", "make_engine", "make_state", "make_writer", "shares_base"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Models:
     """The models with their logits cut to the ids that count, and how each writes; None where no teacher is here."""
 
     student: LanguageModel
+    student_content: str  # hash of its weights as they were read
     weights: TrainedWeights
     teacher: LanguageModel | None
     student_writing: WritingMethod
@@ -56,8 +60,11 @@ def load_models(
 
     student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
     student = student.with_vocabulary(material.vocabulary.num_shared)
+    content = weights_hash(student.module)
+    if recipe.lora is not None:
+        attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
-    models = Models(student, weights, None, writing(student, "student", material.pad_id), None)
+    models = Models(student, content, weights, None, writing(student, "student", material.pad_id), None)
     if material.teacher_ref is None or material.asking is None:
         return models
     dtype = recorded["teacher_dtype"] if recorded is not None else None
@@ -77,6 +84,8 @@ def _load_teacher(
     def read(dtype: torch.dtype) -> LanguageModel:
         return load_model(ref, trainable=False, dtype=dtype, device=device).with_vocabulary(asking.num_real)
 
+    if shares_base(material.student_ref, ref, recipe):
+        return replace(without_adapters(models.student), ref=ref).with_vocabulary(asking.num_real), ()
     if recorded_dtype is not None or recipe.teacher_dtype == "float32" or not recipe.scores:
         return read(getattr(torch, recorded_dtype or recipe.teacher_dtype)), ()
     if device.type != "cpu":
@@ -85,6 +94,12 @@ def _load_teacher(
     engine = make_engine(models.student, models.student_writing, material, recipe)
     teacher, note = half_teacher(read, models.student, engine, material.train.prompts)
     return teacher, (note,)
+
+
+def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) -> bool:
+    """Whether the teacher is the student without its adapters: then its weights are held once."""
+    student, teacher = (ref.text if ref.path is None else ref.path.resolve() for ref in (student_ref, teacher_ref))
+    return student == teacher and recipe.lora is not None and recipe.teacher_dtype == "float32"
 
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:

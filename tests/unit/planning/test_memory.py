@@ -40,6 +40,16 @@ def test_the_student_takes_four_times_its_weights():
     assert components["optimizer (AdamW)"] == 2 * components["student weights"]
 
 
+def test_with_adapters_only_they_have_gradients_and_moments():
+    plan, full = plan_of(lora={"rank": 16}).components, plan_of().components
+    # per layer 2 x (896 + 896) for q and o, 2 x (896 + 128) for k and v, 3 x (896 + 4864) for the MLP
+    num_adapter = 16 * 24 * (2 * (896 + 896) + 2 * (896 + 128) + 3 * (896 + 4864))
+    assert plan["student gradients"] == 4 * num_adapter
+    assert plan["optimizer (AdamW)"] == 8 * num_adapter
+    assert plan["student weights"] == full["student weights"] + 4 * num_adapter
+    assert plan["gradient of the head"] == 0
+
+
 def test_the_cache_is_counted_by_hand():
     plan = plan_of(longest_prompt=100, slots=10, max_practice_tokens=28)
     # keys and values, 10 slots of 128 positions, 24 layers, 2 heads of 64, 4 bytes

@@ -10,6 +10,7 @@ import pytest
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, load_recipe
+from limbeck.recipe.schema import Lora
 
 MINIMAL = "student: org/small\nteacher: org/big\nprompts: tickets.jsonl\n"
 
@@ -182,10 +183,18 @@ def test_a_key_like_no_other_is_still_refused(tmp_path: Path) -> None:
     assert "Did you mean" not in problem.fix
 
 
-def test_keys_of_adapters_are_refused_with_the_reason(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, MINIMAL + "lora: {rank: 32}\n").values()
-    assert problem.code == "recipe.not-offered"
-    assert "all weights" in problem.needed
+@pytest.mark.report("LE-01", "LE-06")
+@pytest.mark.parametrize("key", ["target_modules", "modules_to_save"])
+def test_adapters_at_chosen_modules_are_refused_with_the_reason(tmp_path: Path, key: str) -> None:
+    (problem,) = problems(tmp_path, MINIMAL + f"lora: {{rank: 8, {key}: [q_proj, lm_head]}}\n").values()
+    assert problem.code == "recipe.lora-modules"
+    assert "Embedding and output head stay as they are" in problem.needed
+
+
+def test_lora_is_turned_on_by_an_empty_section_or_by_a_part_of_it(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL).recipe.lora is None
+    assert load(tmp_path, MINIMAL + "lora: {}\n").recipe.lora == Lora(rank=32, alpha=64)
+    assert load(tmp_path, MINIMAL, "lora.rank=8").recipe.lora == Lora(rank=8, alpha=64)
 
 
 def test_one_problem_keeps_its_own_code_and_many_share_one(tmp_path: Path) -> None:

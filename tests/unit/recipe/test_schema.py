@@ -51,6 +51,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "on_policy_share": 1.0,
         "warmup": None,
         "own_answers": None,
+        "lora": None,
         "learning_rate": 1e-5,
         "warmup_steps": 10,
         "decay_share": 0.2,
@@ -86,6 +87,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ("sampling", [{}, {"temperature": 0}, {"top_p": 0.9, "top_k": 5}], [1.0, {"top_p": 0}, {"top_k": -1}, None]),
         ("steps", [1, 10_000], [0, -1, 2.5, False]),
         ("prompts_per_step", [1], [0]),
+        ("lora", [None, {}, {"rank": 1, "alpha": 1}], [8, True, {"rank": 0}, {"alpha": 0.5}, {"dropout": 0.1}]),
         ("learning_rate", [1e-5, 1], [0, -1e-5, 2, math.nan]),
         ("warmup_steps", [0, 199], [-1, 200, 0.5]),
         ("decay_share", [0, 1], [-0.1, 1.5]),
@@ -138,7 +140,12 @@ def test_a_setting_of_another_objective_is_refused_even_at_its_default(
 @pytest.mark.parametrize("objective", ["divergence", "kl_mix", "soft_targets"])
 def test_settings_read_again_are_the_same_recipe(objective: str) -> None:
     first = recipe(
-        objective=objective, steps=30, practice_growth={}, sampling={"top_p": 0.9}, template_options={"a": True}
+        objective=objective,
+        steps=30,
+        practice_growth={},
+        lora={},
+        sampling={"top_p": 0.9},
+        template_options={"a": True},
     )
     assert Recipe.model_validate(first.settings()) == first
     assert Recipe.model_validate(json.loads(json.dumps(first.settings()))) == first
@@ -146,6 +153,12 @@ def test_settings_read_again_are_the_same_recipe(objective: str) -> None:
 
 def test_short_runs_warm_up_shorter() -> None:
     assert [recipe(steps=steps).warmup_steps for steps in (1, 9, 10, 55, 100, 5000)] == [0, 0, 1, 5, 10, 10]
+
+
+def test_adapters_learn_faster_by_default_and_only_by_default() -> None:
+    assert recipe(lora={}).learning_rate == 1e-4
+    assert recipe(lora=None).learning_rate == 1e-5
+    assert recipe(lora={}, learning_rate=3e-4).learning_rate == 3e-4
 
 
 def test_a_chat_api_cannot_be_the_teacher_and_the_message_says_why() -> None:
@@ -238,7 +251,9 @@ def test_a_recipe_cannot_be_changed() -> None:
 
 @pytest.mark.report("LM-07")
 def test_no_setting_brings_a_cross_entropy_term_into_on_policy_training() -> None:
-    names = {part for name in setting_names() if name != "own_answers.weight" for part in name.split(".")}
+    names = {
+        part for name in setting_names() if name not in ("own_answers.weight", "lora.alpha") for part in name.split(".")
+    }
     assert not names & {
         "weight",
         "alpha",

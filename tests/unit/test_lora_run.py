@@ -27,7 +27,8 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.runs.store import Run
-from limbeck.training.setup import load_models, prepare_material
+from limbeck.training.material import prepare_material
+from limbeck.training.setup import load_models
 from pairs import language_model, write_pair
 
 SETTINGS = {"lora": {"rank": 2, "alpha": 4}, "learning_rate": 1e-2}

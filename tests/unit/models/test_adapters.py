@@ -212,15 +212,16 @@ def test_the_base_is_a_second_view_that_costs_no_weight_and_that_nothing_disturb
 def test_the_rollout_probe_holds_with_adapters_at_work():
     model, merged = (with_adapters(tiny_model(max_positions=128)) for _ in range(2))
     method = choose_method(model, max_length=64, pad_id=0)
-    assert not method.plain
+    assert method.way == "lean"
+    assert method.share
     assert method.gap_nats < 1e-4
     merge_adapters(merged)
-    answers = [greedy(each, plain) for each in (model, merged) for plain in (False, True)]
-    assert answers == answers[:1] * 4
+    answers = [greedy(each, way) for each in (model, merged) for way in ("lean", "slots", "generate")]
+    assert answers == answers[:1] * 6
 
 
-def greedy(model, plain):
-    engine = Engine(model, stop_ids=(2,), pad_id=0, num_slots=2, plain=plain)
+def greedy(model, way):
+    engine = Engine(model, stop_ids=(2,), pad_id=0, num_slots=2, way=way)
     requests = [Request(prompt.ids, 7, 8) for prompt in random_prompts(3)]
     return [each.ids for each in engine.generate(requests, GREEDY)]
 

@@ -74,7 +74,7 @@ BROKEN = dict.fromkeys(
 BUSY = {"429": "rate-limited", "500": "server-error", "503 with wait": "server-error", "408": "server-error"}
 REJECTED = dict.fromkeys(["400", "413", "422"], "rejected")
 STOPS = {
-    **{"401": "unauthorized", "402": "quota", "403": "forbidden", "404": "unknown-model", "405": "refused"},
+    **{"401": "unauthorized", "402": "quota", "403": "forbidden", "404": "unknown-model", "405": "unsupported"},
     **{"400 for the model": "unknown-model", "429 quota": "quota", "429 for an hour": "rate-limited"},
     "redirect": "redirected",
 }
@@ -405,9 +405,8 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_sent(tmp_pat
 
 
 CRASH = """
-import os, sys
+import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
 from limbeck.models.refs import parse_ref
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 workspace = Path(sys.argv[1])
@@ -432,7 +431,7 @@ def test_a_key_is_sent_and_written_nowhere_whatever_fails(tmp_path):
         (tmp_path / "config" / "limbeck").mkdir(parents=True)
         (tmp_path / "config" / "limbeck" / "endpoints").write_text(f"{server.url} OUR_KEY\n")
         environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "OUR_KEY": SECRET}
-        command = [sys.executable, "-X", "dev", "-c", CRASH, str(tmp_path), server.url, ""]
+        command = [sys.executable, "-X", "dev", "-c", CRASH, str(tmp_path), server.url]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert "unauthorized" in done.stderr
     assert "Traceback" in done.stderr

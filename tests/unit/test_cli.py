@@ -68,7 +68,7 @@ def test_check_shows_rows_pair_memory_and_certificate(tmp_path, capsys):
     assert run_cli(["check", str(write_pair(tmp_path))]) == 0
     shown = capsys.readouterr().out
     for expected in (
-        "rows.jsonl:", "<|im_start|>user", "300 ids are shared and name the same tokens", "slots",
+        "rows.jsonl:", "<|im_start|>user", "300 ids are shared and name the same tokens", "lean",
         "teacher weights", "fits", "KL(student‖teacher)", "student as its own teacher", "fused",
         "The template adds no system text",
     ):  # fmt: skip

@@ -209,6 +209,10 @@ def prepare(folder, name, **settings):
     return write_pair(folder, rows=own_rows(), steps=6, **MIXTURES[name], **settings)
 
 
+# They go through the same code as the others, in other mixtures.
+SLOW = ("off-policy and own answers", "own answers", "share", "soft")
+
+
 def stopped_at(step):
     def interrupt(event):
         if event["kind"] == "step" and event["step"] == step:
@@ -217,7 +221,9 @@ def stopped_at(step):
     return interrupt
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MIXTURES]
+)
 def test_every_route_goes_on_bit_for_bit(tmp_path, name):
     whole = run(prepare(tmp_path / "whole", name))
     path = prepare(tmp_path / "halves", name)

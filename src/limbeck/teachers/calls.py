@@ -40,7 +40,7 @@ _STOPS = {
         "Prompts and keys do not follow an endpoint to another address.",
         "If you trust that address, approve it and write it as base_url.",
     ),
-    "refused": ("The endpoint takes no such requests at all.", "Look at base_url and at the extra parameters."),
+    "unsupported": ("The endpoint takes no such requests at all.", "Look at base_url and at the extra parameters."),
 }
 
 
@@ -120,7 +120,7 @@ class Calls:
         self._news: queue.SimpleQueue[tuple[str, Failure | None] | None] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}
         self._started = threading.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._workers: asyncio.Future[list[None]] | None = None
         # a daemon, so that nothing more is asked once the program has ended
         self._thread = threading.Thread(target=self._run, name="limbeck-teacher", daemon=True)
 
@@ -131,9 +131,9 @@ class Calls:
     def __exit__(self, *raised: object) -> None:
         """Calls in flight are given up; replies that came are stored."""
         self._started.wait()
-        if self._task is not None:
-            with suppress(RuntimeError):  # its loop is closed, for it has ended
-                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        if self._workers is not None:
+            with suppress(RuntimeError):  # their loop is closed, for they have ended
+                self._workers.get_loop().call_soon_threadsafe(self._workers.cancel)
         self._thread.join()
 
     def failure_of(self, question: Question) -> Failure | None:
@@ -152,17 +152,17 @@ class Calls:
 
     def _run(self) -> None:
         try:
-            with suppress(asyncio.CancelledError):
-                asyncio.run(self._ask_all())
+            asyncio.run(self._ask_all())
         finally:
             self._started.set()
             self._news.put(None)
 
     async def _ask_all(self) -> None:
-        self._task = asyncio.current_task()
-        self._started.set()
         async with self._client:
-            await asyncio.gather(*(self._work() for _ in range(self._settings.concurrency)))
+            self._workers = asyncio.gather(*(self._work() for _ in range(self._settings.concurrency)))
+            self._started.set()
+            with suppress(asyncio.CancelledError):  # the workers', so connections are closed in any case
+                await self._workers
 
     async def _work(self) -> None:
         for question in self._questions:
@@ -284,16 +284,11 @@ class Calls:
         raise Halted
 
     def _over_budget(self) -> Stopped:
-        amounts = zip(self._ledger.spent(self._account), self._caps, strict=True)
-        units = (("calls", 1), ("tokens", 1), ("money", 1e9))
-        parts = [
-            f"{amount / unit:.6g} of {cap / unit:.6g} {name}"
-            for (amount, cap), (name, unit) in zip(amounts, units, strict=True)
-            if cap is not None
-        ]
+        spent = self._ledger.spent(self._account)
+        amounts = f"{spent.calls} calls, {spent.tokens} tokens, {spent.nano * 1e-9:.6g} money"
         return Stopped(
             "teacher.budget",
-            given=f"The budget of {self._account} has no room for a call to {self._where}: {', '.join(parts)} spent.",
+            given=f"{self._account} has spent {amounts}: its budget has no room for a call to {self._where}.",
             needed="A call is sent only if the most that it can cost, its prompt and its longest answer, still fits.",
             fix=f"Raise the cap. {_GO_ON}",
         )

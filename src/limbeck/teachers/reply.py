@@ -4,7 +4,7 @@ An attempt ends as one of
     answered                    stored, and its question is never asked again; the label says what the answer is worth
     unreachable, deadline, broken, server-error, rate-limited       asked again, within the limits of the question
     rejected                    this question is refused, the others go on
-    unauthorized, forbidden, unknown-model, quota, redirected, refused      all would be refused: the writing stops
+    unauthorized, forbidden, unknown-model, quota, redirected, unsupported  all would be refused: the writing stops
 and an answer is labelled
     ok                          the only one fit to train on
     cut-off, filtered, refused, tool-call, bad-text, unclosed-reasoning, empty, unknown-end, other-model, oversize
@@ -35,7 +35,7 @@ _STATUS = {
     **dict.fromkeys((408, 409, 425), "server-error"),
     **{401: "unauthorized", 402: "quota", 403: "forbidden", 404: "unknown-model", 429: "rate-limited"},
 }
-_STATUS_HUNDREDS = {3: "redirected", 4: "refused", 5: "server-error"}
+_STATUS_HUNDREDS = {3: "redirected", 4: "unsupported", 5: "server-error"}
 _REASONING = re.compile(r"(?:\s*<(?:think|thinking)>)?(.*?)</(?:think|thinking)>\s*(.*)", re.DOTALL)
 _REASONING_START = re.compile(r"\s*<(?:think|thinking)>")  # a template may have opened the block itself
 _BAD_TEXT = re.compile("[\\0\ufffd\ud800-\udfff]")  # NUL, bytes that were no UTF-8, half a surrogate pair

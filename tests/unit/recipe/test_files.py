@@ -126,7 +126,7 @@ def test_numbers_and_words_mean_what_they_look_like(tmp_path: Path) -> None:
         ("sampling: {top_p: '0.9'}", "at most 1", "recipe explain sampling.top_p"),
         ("beta: [0, 1]", "from 0 to 1", "recipe explain"),
         ("long_prompts: cut", "refuse or skip", "recipe explain"),
-        ("precision: bf16-mixed", "float32", "recipe explain"),
+        ("precision: float16", "float32", "recipe explain"),
         ("template_options: {think: no}", "as text", "Write true or false"),
         ("template_options: {think: Off}", "as text", "Write true or false"),
         ("template_options: {tools: [a]}", "single values", "recipe explain"),

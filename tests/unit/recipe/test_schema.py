@@ -65,7 +65,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "template_options": {},
         "micro_batch_tokens": 4096,
         "slots": 32,
-        "chunk_tokens": 256,
+        "chunk_tokens": 512,
         "evaluate_every": 20,
         "held_out_sample": 64,
         "seed": 0,
@@ -93,7 +93,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ("decay_share", [0, 1], [-0.1, 1.5]),
         ("weight_decay", [0, 0.1], [-0.1, math.nan]),
         ("max_grad_norm", [0.5], [0, math.inf]),
-        ("precision", ["float32"], ["bf16-mixed", "float16", None]),
+        ("precision", ["float32", "bf16-mixed"], ["float16", "bfloat16", None]),
         ("held_out", [0.1, 1, 200, "held.jsonl"], [0, 0.0, 1.0, 12.5, -3, True, "", " ", math.nan, None]),
         ("long_prompts", ["refuse", "skip"], ["truncate", True]),
         ("template_options", [{"enable_thinking": False, "date": "1 May"}], [{"tools": []}, "x", None]),
@@ -315,7 +315,6 @@ def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
     assert set(schema["properties"]) == set(Recipe.model_fields)
     assert schema["properties"]["steps"]["how_to_choose"] == explain("steps").how_to_choose
     assert schema["required"] == ["student", "prompts"]
-    assert "bf16" not in json.dumps(schema)
 
 
 def test_recipes_import_without_torch_and_quickly() -> None:

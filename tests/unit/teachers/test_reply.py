@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.http import Lost, Reply
+from limbeck.teachers import reply as reply_module
 from limbeck.teachers.reply import Answer, judge, read_answer
 from misbehaving_server import completion
 
@@ -136,3 +139,13 @@ def test_no_bytes_break_the_reader(body, status):
 def test_a_reply_longer_than_any_answer_closes_its_question():
     outcome = judge(Lost("oversize", "too long"), "tiny")
     assert outcome.answer == Answer("", "oversize")
+
+
+def test_the_page_lists_each_label_and_each_class_once():
+    page = (Path(__file__).parents[3] / "docs" / "hosted-teachers.md").read_text()
+    listed = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    written = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', Path(reply_module.__file__).read_text()))
+    assert len(listed) == len(set(listed)) == 13 + 13
+    told = reply_module.__doc__ or ""
+    assert all(re.search(rf"(?<![\w-]){name}(?![\w-])", told) for name in listed)
+    assert set(listed) - {"duplicate", "deadline", "unreachable"} <= written

@@ -127,15 +127,15 @@ def resume_run(
             fix="Train again under another name: limbeck train " + str(run.recipe_path) + " --set name=NAME.",
         )
     recipe = load_recipe(run.recipe_path, [], {}).recipe
-    machine, material = _prepare(recipe)
+    machine, material = _prepare(recipe, _first_start(run)["machine"]["matmul_precision"])
     with run, _ending(_Log(run, listen)) as log:
         _drive(run, log, recipe, material, machine, watch, checkpoint)
     return run
 
 
-def _prepare(recipe: Recipe) -> tuple[Machine, Material]:
+def _prepare(recipe: Recipe, matmul_precision: str | None = None) -> tuple[Machine, Material]:
     """Whatever can be refused before a run folder exists or a weight is read."""
-    plan = plan_recipe(recipe)
+    plan = plan_recipe(recipe, matmul_precision)
     refuse_if_too_large(plan.memory)
     return plan.machine, plan.material
 

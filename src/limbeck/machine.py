@@ -89,11 +89,14 @@ def probe_machine(device: str = "auto") -> Machine:
     )
 
 
-def use_machine(device: str = "auto") -> Machine:
-    """Set what makes a run fast and changes none of its numbers, and probe the machine as it then is."""
-    torch.set_float32_matmul_precision(
-        _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
-    )
+def use_machine(device: str = "auto", matmul_precision: str | None = None) -> Machine:
+    """Set what makes a run fast at the precision of float32, and probe the machine as it then is.
+
+    `matmul_precision` is what an earlier session of the same run chose; left out, it is chosen by measuring.
+    """
+    if matmul_precision is None:
+        matmul_precision = _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
+    torch.set_float32_matmul_precision(matmul_precision)
     _keep_freed_memory()
     return probe_machine(device)
 

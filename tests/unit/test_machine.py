@@ -25,6 +25,11 @@ def test_matrix_products_round_like_float32_whatever_was_chosen():
     assert ((left @ right).double() - exact).norm() < 1e-6 * exact.norm()
 
 
+def test_a_run_that_goes_on_keeps_its_products():
+    for precision in ("high", "highest"):
+        assert use_machine("cpu", precision).matmul_precision == precision
+
+
 def test_what_is_freed_is_kept_for_the_next_step():
     machine = use_machine("cpu")
     assert machine.keeps_memory == (machine.libc == "glibc")

@@ -30,14 +30,14 @@ class CheckReport:
     findings: tuple[Finding, ...]
 
 
-def plan_recipe(recipe: Recipe) -> CheckReport:
-    """Prompts, pair and memory, without reading a weight.
+def plan_recipe(recipe: Recipe, matmul_precision: str | None = None) -> CheckReport:
+    """Prompts, pair and memory, without reading a weight; a run that goes on keeps its `matmul_precision`.
 
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
     objective = describe_objective(recipe)
-    machine = use_machine(recipe.device)
+    machine = use_machine(recipe.device, matmul_precision)
     material = prepare_material(recipe)
     memory = plan_for(
         material.student_ref,

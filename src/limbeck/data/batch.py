@@ -73,8 +73,9 @@ def collate(
     `share` reads a beginning that all prompts have in common once, and the prompt of several completions once for all
     of them. It changes what is computed how often, and no result beyond rounding.
     """
-    prompts = [tuple(prompt) for prompt in prompts]
-    context, starts = _context_of(prompts, pad_id, device) if share else (None, [0] * len(prompts))
+    context, starts = (
+        _context_of([tuple(prompt) for prompt in prompts], pad_id, device) if share else (None, [0] * len(prompts))
+    )
     rows = [
         [*prompt[start:], *completion] for prompt, completion, start in zip(prompts, completions, starts, strict=True)
     ]

@@ -161,8 +161,8 @@ def _directly_where_far(
     value_N, gradient_NV = direct_value_and_gradient(objective, logq_NV, logp_NV, want_gradient)
     rest_M = (~(usual_N & (value_N >= FAR_NATS))).nonzero().squeeze(1)
     if len(rest_M):
-        rest = (logits_NV[rest_M] for logits_NV in sides)
-        value_N[rest_M], rest_NV = precise_value_and_gradient(objective, *rest, want_gradient)
+        student_MV, teacher_MV = (logits_NV[rest_M] for logits_NV in sides)
+        value_N[rest_M], rest_NV = precise_value_and_gradient(objective, student_MV, teacher_MV, want_gradient)
         if gradient_NV is not None and rest_NV is not None:
             gradient_NV[rest_M] = rest_NV
     return value_N, gradient_NV

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class _Product:
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         weights = [merged_weight(layer) for layer in layers]
-        biases = [layer.bias for layer in layers]
+        biases: list[Any] = [layer.bias for layer in layers]
         self._weight = joined(weights)
         self._bias = None
         if any(bias is not None for bias in biases):
@@ -109,7 +110,7 @@ class LeanDecoder:
     def __init__(self, model: LanguageModel) -> None:
         assert is_lean(model)
         self._model = model
-        body = model.module.base_model
+        body: Any = model.module.base_model  # of a family, so its modules are known by name
         self._body = body
         first = body.layers[0].self_attn
         self._head_size = first.head_dim
@@ -127,9 +128,8 @@ class LeanDecoder:
         if num_rows > self._num_rows or max_length > self._max_length:
             self._num_rows, self._max_length = num_rows, max_length
             shape = (num_rows * max_length, self._num_groups * self._head_size)
-            self._caches = [
-                tuple(torch.zeros(shape, dtype=model.dtype, device=model.device) for _ in range(2)) for _ in body.layers
-            ]
+            zeros = partial(torch.zeros, shape, dtype=model.dtype, device=model.device)
+            self._caches = [(zeros(), zeros()) for _ in body.layers]
             positions_1T = torch.arange(max_length, device=model.device).unsqueeze(0)
             like = torch.empty(1, dtype=model.dtype, device=model.device)
             self._cos_TD, self._sin_TD = (table[0] for table in body.rotary_emb(like, positions_1T))
@@ -149,7 +149,9 @@ class LeanDecoder:
             )
             for layer, (keys, values) in zip(body.layers, self._caches, strict=True)
         ]
-        self._head = _Product([model.module.get_output_embeddings()])
+        head = model.module.get_output_embeddings()
+        assert isinstance(head, nn.Module)
+        self._head = _Product([head])
 
     def release(self) -> None:
         self._layers, self._head = [], None
@@ -163,6 +165,7 @@ class LeanDecoder:
         cos_M1D, sin_M1D = self._cos_TD[position_M].unsqueeze(1), self._sin_TD[position_M].unsqueeze(1)
         keys_1K = torch.arange(num_keys, device=ids_BT.device).unsqueeze(0)
         mask_B1TK = attention_mask(positions_BT, keys_1K, self._model.dtype, kinds_of(self._model.module.config))
+        assert isinstance(mask_B1TK, Tensor), "one kind of layer"
         num_shared = self._num_queries // self._num_groups
         mask = mask_B1TK.repeat_interleave(num_shared, dim=2) if width > 1 else mask_B1TK
         hidden_MH = self._body.embed_tokens(ids_BT.flatten())

@@ -278,11 +278,13 @@ def test_when_all_is_stored_neither_server_nor_key_nor_approval_is_needed(tmp_pa
 
 
 WRITER = """
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
 from limbeck.models.refs import parse_ref
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 workspace, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 settings = HostedSettings(base_url=url, concurrency=16, max_calls=int(sys.argv[4]) if len(sys.argv) > 4 else None)
 teacher = HostedTeacher(parse_ref("openai:tiny", workspace=workspace), settings, workspace=workspace, account="run")
@@ -332,7 +334,7 @@ def test_an_interrupt_ends_within_seconds_and_keeps_what_was_answered(tmp_path):
         started = time.monotonic()
         writer.send_signal(signal.SIGINT)
         _, err = writer.communicate(timeout=60)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 3 + SLACK_S
     assert "KeyboardInterrupt" in err
     assert writer.returncode != 0
     assert stored(tmp_path).keys() == {f"p{number}" for number in range(20)} - held

@@ -57,10 +57,8 @@ def recipe_of(spec: dict[str, Any]) -> Recipe:
         "steps": 100_000,
         "seed": spec["seed"],
         "device": spec["device"],
+        "precision": spec["precision"],
     }
-    # TODO: always given once the recipe has it
-    if "precision" in Recipe.model_fields or spec["precision"] != "float32":
-        settings["precision"] = spec["precision"]
     return Recipe.model_validate(settings)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "shared_start"]
+__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "shared_start", "worthwhile_start"]
 
 # Sharing costs a pass of its own, which is worth it for this many tokens that need not be read again.
 MIN_TOKENS_SAVED = 64
@@ -92,6 +92,12 @@ def shared_start(prompts: Sequence[Sequence[int]]) -> int:
     return num_shared
 
 
+def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
+    """`shared_start`, or 0 where reading it once would save too little."""
+    num_shared = shared_start(prompts)
+    return num_shared if num_shared * (len(prompts) - 1) >= MIN_TOKENS_SAVED else 0
+
+
 def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequence[int], width: int) -> Tensor:
     """Flat indices, int64 [N] into [B * width], of the positions that predict each completion token.
 
@@ -120,12 +126,12 @@ def _context_of(
     if num_saved >= MIN_TOKENS_SAVED:
         place = {prompt: row for row, prompt in enumerate(distinct)}
         row_B = torch.tensor([place[prompt] for prompt in prompts], device=device)
-        beginnings = [prompt[:-1] or prompt for prompt in distinct]
         if all(len(prompt) > 1 for prompt in distinct):
+            beginnings = [prompt[:-1] for prompt in distinct]
             batch = collate(beginnings, [()] * len(beginnings), pad_id=pad_id, device=device, share=True)
             return Context(batch, row_B), [len(prompt) - 1 for prompt in prompts]
-    num_shared = shared_start(prompts)
-    if num_shared * (len(prompts) - 1) < MIN_TOKENS_SAVED:
+    num_shared = worthwhile_start(prompts)
+    if not num_shared:
         return None, [0] * len(prompts)
     batch = _padded([list(prompts[0][:num_shared])], [num_shared], [0], pad_id, device, None)
     return Context(batch, torch.zeros(len(prompts), dtype=torch.int64, device=device)), [num_shared] * len(prompts)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from limbeck.data.chat import Prompt
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, Request
-from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
+from limbeck.rollouts.request import Completion, prompt_requests
+from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling
 
 __all__ = ["answer_prompts", "text_of"]
 
@@ -22,18 +22,9 @@ def answer_prompts(
     seed: int = 0,
 ) -> list[Completion]:
     """One answer to each prompt, in order. The same seed gives the same random numbers to every model and time."""
-    requests = [
-        Request(
-            prompt_ids=prompt.ids,
-            key=stream_key(seed, purpose, 0, prompt.content_hash, prompt.occurrence, 0),
-            max_new_tokens=max_new_tokens,
-        )
-        for prompt in prompts
-    ]
-    return engine.generate(requests, sampling)
+    return engine.generate(prompt_requests(prompts, max_new_tokens, purpose=purpose, seed=seed), sampling)
 
 
 def text_of(engine: Engine, completion: Completion) -> str:
     """The answer as text, without its stop token. For reading and grading only: text is never tokenised again."""
-    ids = completion.ids if completion.cut_off else completion.ids[:-1]
-    return engine.model.text(ids)
+    return engine.model.text(completion.text_ids)

@@ -134,11 +134,13 @@ def value_and_gradient(
         gradient_NV = torch.empty_like(student_logits_NV, dtype=dtype) if out_NV is None else out_NV
     for rows in _row_blocks(student_logits_NV):
         sides = (student_logits_NV[rows].to(dtype), teacher_logits_NV[rows].to(dtype))
-        logp_sides = tuple(logits_NV.log_softmax(-1) for logits_NV in sides) if observe or _is_on_cpu(value_N) else ()
-        if observe is not None:
-            observe(rows, *(_floored(logp_NV) for logp_NV in logp_sides))
+        plain = None if observe is None else _log_softmax(sides, 1.0)
+        if observe is not None and plain is not None:
+            observe(rows, *(_floored(logp_NV) for logp_NV in plain))
         if _is_on_cpu(value_N):
-            value_N[rows], block_NV = _directly_where_far(objective, sides, logp_sides, want_gradient)
+            same = plain is not None and objective.temperature == 1
+            tempered = plain if same else _log_softmax(sides, objective.temperature)
+            value_N[rows], block_NV = _directly_where_far(objective, sides, tempered, want_gradient)
         else:  # choosing rows would make the device wait
             value_N[rows], block_NV = precise_value_and_gradient(objective, *sides, want_gradient)
         if gradient_NV is not None and block_NV is not None:
@@ -147,16 +149,16 @@ def value_and_gradient(
 
 
 def _directly_where_far(
-    objective: Objective, sides: tuple[Tensor, Tensor], logp_sides: tuple[Tensor, ...], want_gradient: bool
+    objective: Objective, sides: tuple[Tensor, Tensor], tempered: tuple[Tensor, Tensor], want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The formulas as they are written for rows that are far apart, the precise forms for all others.
+
+    `sides` are the logits, `tempered` the log-probabilities after the objective's temperature.
 
     Log-probabilities of size 20 are off by about 2e-6 in float32; at FAR_NATS and above that is no matter. Rows with a
     logit at the floor or that are not finite also take the precise forms.
     """
-    if objective.temperature != 1:
-        logp_sides = tuple((logits_NV / objective.temperature).log_softmax(-1) for logits_NV in sides)
-    logq_NV, logp_NV = logp_sides
+    logq_NV, logp_NV = tempered
     usual_N = torch.minimum(logq_NV.amin(-1), logp_NV.amin(-1)) >= -FLOOR_NATS
     value_N, gradient_NV = direct_value_and_gradient(objective, logq_NV, logp_NV, want_gradient)
     rest_M = (~(usual_N & (value_N >= FAR_NATS))).nonzero().squeeze(1)
@@ -166,6 +168,11 @@ def _directly_where_far(
         if gradient_NV is not None and rest_NV is not None:
             gradient_NV[rest_M] = rest_NV
     return value_N, gradient_NV
+
+
+def _log_softmax(sides: tuple[Tensor, Tensor], temperature: float) -> tuple[Tensor, Tensor]:
+    student_NV, teacher_NV = sides if temperature == 1 else (logits_NV / temperature for logits_NV in sides)
+    return student_NV.log_softmax(-1), teacher_NV.log_softmax(-1)
 
 
 def _floored(logp_NV: Tensor) -> Tensor:
@@ -211,7 +218,7 @@ def _row_blocks(logits_NV: Tensor) -> Iterator[slice]:
     """Slices over the rows: small ones on a CPU, where temporaries should stay in cache, one elsewhere."""
     num_rows, num_vocabulary = logits_NV.shape
     step = max(1, num_rows)
-    if logits_NV.device.type == "cpu":
+    if _is_on_cpu(logits_NV):
         num_threads = torch.get_num_threads()
         elements = CPU_BLOCK_ELEMENTS if num_threads == 1 else CPU_BLOCK_ELEMENTS_THREADED * num_threads
         step = max(1, elements // num_vocabulary)

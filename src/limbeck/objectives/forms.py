@@ -102,7 +102,8 @@ def direct_value_and_gradient(
     if w < 1:
         gradient_NV = q_NV * d_NV
         reverse_N = gradient_NV.sum(-1)
-        gradient_NV.addcmul_(q_NV, reverse_N.unsqueeze(1), value=-1)
+        if want_gradient:
+            gradient_NV.addcmul_(q_NV, reverse_N.unsqueeze(1), value=-1)
         value_N.add_(reverse_N, alpha=1 - w)
     if w > 0:
         p_NV = logp_NV.exp()

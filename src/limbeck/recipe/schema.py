@@ -320,7 +320,7 @@ class Recipe(Settings):
         512,
         "For how many tokens at once the probabilities of the whole vocabulary are held in memory.",
         choose="Lower if the vocabulary is large and memory short; it changes memory and speed, never the loss.",
-        why="at a vocabulary of 152,000 under 1 GB on a CPU and 2 GB on a GPU.",
+        why="at a vocabulary of 152,000 under 2 GB on a CPU and 5 GB on a GPU.",
     )
     evaluate_every: Count = setting(
         20,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.data.batch import MIN_TOKENS_SAVED, shared_start
+from limbeck.data.batch import worthwhile_start
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.lean import LeanDecoder
 from limbeck.rollouts.plain import refuse_not_finite, write_plainly
@@ -130,8 +130,8 @@ class Engine:
 
     def _read_start(self, decoder: Decoder, requests: Sequence[Request], spare_row: int) -> int:
         """Read what all prompts begin with into the spare row, once; how many tokens that are."""
-        num_shared = shared_start([request.prompt_ids for request in requests])
-        if num_shared * (len(requests) - 1) < MIN_TOKENS_SAVED:
+        num_shared = worthwhile_start([request.prompt_ids for request in requests])
+        if not num_shared:
             return 0
         ids_1T = torch.tensor([requests[0].prompt_ids[:num_shared]], device=self.model.device)
         positions_1T = torch.arange(num_shared, device=self.model.device).unsqueeze(0)

@@ -62,7 +62,6 @@ class _Product:
             self._bias = torch.cat([w.new_zeros(len(w)) if bias is None else bias.detach() for w, bias in pairs])
         # in bfloat16 the same product is faster on a CPU with the weights on the left
         self._weight_first = self._weight.dtype == torch.bfloat16 and self._weight.device.type == "cpu"
-
         many = len(self._weight) >= MANY_OUTPUTS
         self._by_onednn = many and self._weight.dtype == torch.float32 and _onednn_multiplies(self._weight.device.type)
 
@@ -117,6 +116,8 @@ class LeanDecoder:
         self._num_groups = first.k_proj.out_features // self._head_size
         self._num_queries = first.q_proj.out_features // self._head_size
         self._scaling = first.scaling
+        self._kinds = kinds_of(model.module.config)
+        self._has_norms = model.module.config.model_type == "qwen3"
         self._max_length = self._num_rows = 0
         self._layers: list[_Layer] = []
         self._head: _Product | None = None
@@ -141,8 +142,8 @@ class LeanDecoder:
                 down=_Product([layer.mlp.down_proj]),
                 attention_norm=layer.input_layernorm,
                 mlp_norm=layer.post_attention_layernorm,
-                query_norm=layer.self_attn.q_norm if model.module.config.model_type == "qwen3" else None,
-                key_norm=layer.self_attn.k_norm if model.module.config.model_type == "qwen3" else None,
+                query_norm=layer.self_attn.q_norm if self._has_norms else None,
+                key_norm=layer.self_attn.k_norm if self._has_norms else None,
                 activation=layer.mlp.act_fn,
                 keys=keys,
                 values=values,
@@ -164,7 +165,7 @@ class LeanDecoder:
         index_M = (rows_B1 * self._max_length + positions_BT).flatten()
         cos_M1D, sin_M1D = self._cos_TD[position_M].unsqueeze(1), self._sin_TD[position_M].unsqueeze(1)
         keys_1K = torch.arange(num_keys, device=ids_BT.device).unsqueeze(0)
-        mask_B1TK = attention_mask(positions_BT, keys_1K, self._model.dtype, kinds_of(self._model.module.config))
+        mask_B1TK = attention_mask(positions_BT, keys_1K, self._model.dtype, self._kinds)
         assert isinstance(mask_B1TK, Tensor), "one kind of layer"
         num_shared = self._num_queries // self._num_groups
         mask = mask_B1TK.repeat_interleave(num_shared, dim=2) if width > 1 else mask_B1TK
@@ -190,8 +191,8 @@ class LeanDecoder:
 
     def _read(self, layer: _Layer, hidden_MH: Tensor, index_M: Tensor, cos_M1D: Tensor, sin_M1D: Tensor) -> Tensor:
         """Queries [M, G·R, D] of a layer; its keys and values go into the cache."""
-        joined = layer.read(layer.attention_norm(hidden_MH)).view(len(hidden_MH), -1, self._head_size)
-        turning, values = joined.split([self._num_queries + self._num_groups, self._num_groups], dim=1)
+        together = layer.read(layer.attention_norm(hidden_MH)).view(len(hidden_MH), -1, self._head_size)
+        turning, values = together.split([self._num_queries + self._num_groups, self._num_groups], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             queries, keys = turning.split([self._num_queries, self._num_groups], dim=1)
             turning = torch.cat([layer.query_norm(queries), layer.key_norm(keys)], dim=1)

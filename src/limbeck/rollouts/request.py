@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Completion", "Request", "Way", "Written"]
+from limbeck.data.chat import Prompt
+from limbeck.rollouts.sampling import Purpose, stream_key
+
+__all__ = ["Completion", "Request", "Way", "Written", "prompt_requests"]
 
 # Who computes the next token: the lean decoder, the general one, or transformers' own `generate`.
 Way = Literal["lean", "slots", "generate"]
@@ -37,3 +41,22 @@ class Completion:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     cut_off: bool
+
+    @property
+    def text_ids(self) -> tuple[int, ...]:
+        """The answer without its stop token."""
+        return self.ids if self.cut_off else self.ids[:-1]
+
+
+def prompt_requests(
+    prompts: Sequence[Prompt], max_new_tokens: int, *, purpose: Purpose = Purpose.EVALUATION, seed: int = 0
+) -> list[Request]:
+    """One request for each prompt, in order. The same seed gives the same random numbers to every model and time."""
+    return [
+        Request(
+            prompt_ids=prompt.ids,
+            key=stream_key(seed, purpose, 0, prompt.content_hash, prompt.occurrence, 0),
+            max_new_tokens=max_new_tokens,
+        )
+        for prompt in prompts
+    ]

@@ -30,11 +30,11 @@ from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.routes import off_policy
 from limbeck.routes.off_policy import objective_of
-from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of
+from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of, update
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch, PromptOrder, micro_batches
-from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
-from limbeck.training.optim import clip_gradients, learning_rate_at, set_learning_rate
+from limbeck.training.health import refuse_non_finite_loss
+from limbeck.training.optim import learning_rate_at
 from limbeck.training.record import make_record
 from limbeck.training.state import PhaseClock, StepRecord, TrainState
 
@@ -91,20 +91,14 @@ def step(
             loss.backward()
         readings.append((batch, reading))
     own_readings = learn_text(state, own, num_tokens, recipe, clock)
-    with clock.phase("updating"):
-        grad_norm = clip_gradients(state.weights.named.values(), recipe.max_grad_norm)
-        refuse_non_finite_gradient(grad_norm, asked, state)
-        set_learning_rate(state.optimizer, learning_rate_at(state.step, recipe))
-        state.optimizer.step()
-        state.optimizer.zero_grad(set_to_none=True)
-        state.weights.publish()
+    grad_norm = update(state, asked, recipe, clock)  # clip, step, schedule
     # -------------------------------------------------------------------------------------- end of the step
     return make_record(
         step=state.step + 1,
         prompts=asked,
         answers=answers,
         readings=readings,
-        grad_norm=grad_norm.item(),
+        grad_norm=grad_norm,
         learning_rate=learning_rate_at(state.step, recipe),
         practice_limit=limit,
         seconds=clock.seconds,

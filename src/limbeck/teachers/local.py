@@ -13,8 +13,8 @@ from limbeck.models.arena import move_together
 from limbeck.models.load import LanguageModel
 from limbeck.objectives.divergence import divergence
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
-from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.rollouts.request import prompt_requests
+from limbeck.rollouts.sampling import Sampling
 from limbeck.teachers.signal import Dense
 
 __all__ = ["LocalTeacher", "half_teacher"]
@@ -48,9 +48,7 @@ def half_teacher(
     Returns the teacher and what was found, a sentence.
     """
     chosen = prompts[:NUM_PROMPTS]
-    keys = (stream_key(0, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, 0) for prompt in chosen)
-    requests = [Request(prompt.ids, key, NUM_NEW_TOKENS) for prompt, key in zip(chosen, keys, strict=True)]
-    answers = [answer.ids for answer in engine.generate(requests, Sampling())]
+    answers = [answer.ids for answer in engine.generate(prompt_requests(chosen, NUM_NEW_TOKENS), Sampling())]
     batch = collate([prompt.ids for prompt in chosen], answers, pad_id=engine.pad_id, device=student.device)
     teacher = load(torch.float32)
     exact_NV = teacher.head.logits(teacher.completion_hidden(batch))

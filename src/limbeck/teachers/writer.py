@@ -86,7 +86,7 @@ class LocalWriter:
         asked = zip(prompts, questions, strict=True)
         requests = [Request(prompt.ids, question.key, self.max_tokens) for prompt, question in asked]
         return [
-            Answer(model.text(done.ids if done.cut_off else done.ids[:-1]), done.cut_off, ids=done.ids)
+            Answer(model.text(done.text_ids), done.cut_off, ids=done.ids)
             for done in self.engine.generate(requests, Sampling(self.temperature))
         ]
 

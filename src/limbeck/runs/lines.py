@@ -43,7 +43,7 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            _cut_torn_end(descriptor)
+            os.ftruncate(descriptor, _end_of_whole_lines(descriptor))  # no reader ever saw what follows
             if os.write(descriptor, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if durable:
@@ -54,12 +54,16 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
         raise write_failed(path, error) from error
 
 
-def _cut_torn_end(descriptor: int) -> None:
-    """Remove what follows the last newline: no reader ever saw it."""
+def _end_of_whole_lines(descriptor: int) -> int:
+    """The byte after the last newline. Up to there a file never changes again, whatever its writer does meanwhile."""
     end = os.fstat(descriptor).st_size
-    while end > 0 and os.pread(descriptor, 1, end - 1) != b"\n":
-        end -= 1
-    os.ftruncate(descriptor, end)
+    while end > 0:
+        start = max(0, end - 65_536)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, object]]:
@@ -82,11 +86,14 @@ def iterate_places(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[
         ) from error
     name = str(path) if start == 0 else f"{path} from byte {start}"
     with os.fdopen(descriptor, "rb") as file:
+        end = _end_of_whole_lines(descriptor)
         file.seek(start)
-        for number, line in enumerate(file, start=1):  # lines of a binary file end at the newline byte alone
-            if line.endswith(b"\n"):
-                yield start, start + len(line), _parsed(line, f"{name}:{number}")
-                start += len(line)
+        number = 0
+        while start < end:
+            line = file.readline()  # lines of a binary file end at the newline byte alone
+            number += 1
+            yield start, start + len(line), _parsed(line, f"{name}:{number}")
+            start += len(line)
 
 
 def _parsed(line: bytes, place: str) -> dict[str, object]:

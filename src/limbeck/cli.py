@@ -48,8 +48,8 @@ Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
     """Distil the tiny pair that ships with Limbeck: before, on-policy, after. Needs no network, takes minutes."""
     from limbeck import verbs
-    from limbeck.views.demo import introduce_demo, show_demo
-    from limbeck.views.live import on_screen
+    from limbeck.demo.show import introduce_demo, show_demo
+    from limbeck.report.live import on_screen
 
     if as_json:
         verbs.demo(workspace, seed=seed, listen=_print_json)
@@ -72,9 +72,9 @@ def train(
     """Run a recipe, or several, one after the other."""
     from limbeck import verbs
     from limbeck.planning.memory import refuse_if_too_large
-    from limbeck.views.check import show_check
-    from limbeck.views.live import on_screen
-    from limbeck.views.runs import show_run
+    from limbeck.report.check import show_check
+    from limbeck.report.live import on_screen
+    from limbeck.report.runs import show_run
 
     printer = Printer()
     if dry_run:
@@ -93,7 +93,7 @@ def train(
 def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
     """Let the teacher write its answers to the recipe's prompts, and train nothing."""
     from limbeck import verbs
-    from limbeck.views.live import on_screen
+    from limbeck.report.live import on_screen
 
     if as_json:
         verbs.answers(recipe, overrides=overrides, listen=_print_json)
@@ -107,8 +107,8 @@ def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = Fa
 @app.command
 def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
     """Show what a run came from: the models and runs it started from and learnt from, as a tree."""
+    from limbeck.report.lineage import show_lineage
     from limbeck.runs.store import find_run
-    from limbeck.views.lineage import show_lineage
 
     show_lineage(Printer(), find_run(run, workspace), workspace)
 
@@ -117,8 +117,8 @@ def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
 def resume(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Go on with a stopped run from its last checkpoint."""
     from limbeck import verbs
-    from limbeck.views.live import on_screen
-    from limbeck.views.runs import show_run
+    from limbeck.report.live import on_screen
+    from limbeck.report.runs import show_run
 
     if as_json:
         verbs.resume(run, workspace=workspace, listen=_print_json)
@@ -134,7 +134,7 @@ def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
     from limbeck import verbs
     from limbeck.planning.check import refuse_failed_certificate
-    from limbeck.views.check import show_check
+    from limbeck.report.check import show_check
 
     report = verbs.check(recipe, overrides=overrides)
     show_check(Printer(), report)
@@ -152,7 +152,7 @@ def recipe_show(recipe: RecipeFile, *, overrides: Overrides = (), origin: Origin
 @recipe_app.command(name="explain")
 def recipe_explain(setting: str = "") -> None:
     """Say what a setting means, how to choose it, its default and why; without a name: all of them in a line each."""
-    from limbeck.views.recipe import show_explanation
+    from limbeck.report.recipe import show_explanation
 
     show_explanation(Printer(), setting)
 
@@ -168,7 +168,7 @@ def recipe_schema() -> None:
 @app.command
 def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """List the runs of a workspace, newest first."""
-    from limbeck.views.runs import list_all_runs
+    from limbeck.report.runs import list_all_runs
 
     list_all_runs(Printer(), workspace, _print_json if as_json else None)
 
@@ -181,8 +181,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
+    from limbeck.report.runs import show_run
     from limbeck.runs.store import find_run
-    from limbeck.views.runs import show_run
 
     found = find_run(run, workspace)
     if as_json:
@@ -203,16 +203,13 @@ def chat(
     seed: int = 0,
 ) -> None:
     """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it."""
-    from limbeck.views.talk import talk
+    from limbeck.chat import Conversation
+    from limbeck.report.talk import talk
+    from limbeck.rollouts.sampling import Sampling
 
-    talk(
-        model,
-        workspace=workspace,
-        system=system,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        seed=seed,
-    )
+    sampling = Sampling(temperature=temperature)
+    found = Conversation(model, workspace=workspace, system=system, sampling=sampling, max_tokens=max_tokens, seed=seed)
+    talk(found.reply)
 
 
 @app.command
@@ -238,7 +235,7 @@ def export(
 def doctor(*, as_json: Json = False) -> None:
     """Show what this machine gives a run: device, memory, threads, versions, settings from the environment."""
     from limbeck import verbs
-    from limbeck.views.check import show_machine
+    from limbeck.report.check import show_machine
 
     machine, environment = verbs.doctor()
     if as_json:

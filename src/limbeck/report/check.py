@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from limbeck.console import Printer
-from limbeck.planning.check import CheckReport
-from limbeck.planning.memory import MemoryPlan
+
+if TYPE_CHECKING:  # reading runs must not wait for torch
+    from limbeck.planning.check import CheckReport
+    from limbeck.planning.memory import MemoryPlan
 
 __all__ = ["show_check", "show_machine"]
 

@@ -1,0 +1,3 @@
+"""What people see of results, in the terminal and as a page; imports without torch."""
+
+__all__: list[str] = []

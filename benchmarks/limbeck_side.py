@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from link import Link, fingerprint, page_faults, status_bytes
 from safetensors.torch import save_file
 
@@ -24,7 +23,8 @@ from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.on_policy import practice_requests, sampling_of, step
 from limbeck.teachers.local import LocalTeacher
-from limbeck.training.setup import load_models, make_state, prepare_material
+from limbeck.training.material import prepare_material
+from limbeck.training.setup import load_models, make_state
 from limbeck.training.state import TrainState
 
 
@@ -92,6 +92,7 @@ def main() -> None:
     if spec["gradient_path"] is not None:
         keep_gradient(state, spec["gradient_path"])
     link.say(versions=machine.libraries, threads=machine.num_threads)
+    loaded_bytes = status_bytes("VmHWM") if machine.device == "cpu" else 0
     while (message := link.wait()) is not None:
         first = message["round"] * recipe.prompts_per_step
         chosen = [prompts[(first + number) % len(prompts)] for number in range(recipe.prompts_per_step)]
@@ -118,7 +119,8 @@ def main() -> None:
             prompts=fingerprint([prompt.ids for prompt in chosen]),
             prompt_tokens=record.num_prompt_tokens,
             faults=page_faults() - faults,
-            peak_bytes=status_bytes("VmHWM") if machine.device == "cpu" else torch.cuda.max_memory_reserved(),
+            peak_bytes=max(loaded_bytes, *record.peak_bytes.values()),
+            phase_bytes=record.peak_bytes,
         )
 
 

@@ -27,7 +27,8 @@ from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.on_policy import objective_of, step
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.batches import PromptOrder
-from limbeck.training.setup import load_models, make_engine, make_state, prepare_material
+from limbeck.training.material import prepare_material
+from limbeck.training.setup import load_models, make_engine, make_state
 
 PRECISIONS = ("float32", "bf16-mixed")
 TEXTS = ("on the teacher's text", "on text of its own")

@@ -33,7 +33,7 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.training.setup import Material, prepare_material
+from limbeck.training.material import Material, prepare_material
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 NATURAL_PROMPTS = 64

@@ -20,7 +20,7 @@ import torch
 
 from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.during import HeldOut, evaluate, held_out_texts
-from limbeck.machine import Machine, peak_memory_bytes
+from limbeck.machine import Machine
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
@@ -210,7 +210,7 @@ def _drive(
             _evaluate(run, log, recipe, material, state, lesson, held_out)
         for record in train(state, lesson, recipe):
             history.append(record)
-            log.write("step", **_step_fields(record, models, machine))
+            log.write("step", **_step_fields(record, models))
             for alert in alerts_of(history):
                 log.write("alert", code=alert.code, text=alert.text)
             last = record.step == recipe.steps
@@ -320,7 +320,7 @@ def _evaluate(
 # ------------------------------------------------------------------------------------------------------ what is logged
 
 
-def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[str, object]:
+def _step_fields(record: StepRecord, models: Models) -> dict[str, object]:
     """The record, with its worst tokens readable, and the throughput of each phase."""
     num_read = record.num_prompt_tokens + record.num_completion_tokens
     return {
@@ -332,7 +332,7 @@ def _step_fields(record: StepRecord, models: Models, machine: Machine) -> dict[s
         "writing_tokens_per_s": None if record.write_us_per_token is None else 1e6 / record.write_us_per_token,
         "reading_tokens_per_s": None if record.score_s is None else num_read / record.score_s,
         "updating_tokens_per_s": num_read / record.update_s,
-        "memory_bytes": peak_memory_bytes(machine.device),
+        "memory_bytes": max(record.peak_bytes.values()),
     }
 
 

@@ -8,6 +8,7 @@ import platform
 import resource
 import sys
 import timeit
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,11 +18,13 @@ import torch
 
 from limbeck.errors import UsageError
 
-__all__ = ["Machine", "peak_memory_bytes", "probe_machine", "use_machine"]
+__all__ = ["Machine", "forget_peak_memory", "peak_memory_bytes", "probe_machine", "use_machine"]
 
 CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
 MAPS = Path("/proc/self/maps")
+STATUS = Path("/proc/self/status")
+FORGET_PEAK = Path("/proc/self/clear_refs")
 # mallopt's numbers: free memory at the top that is given back, what is asked for beyond need, and from which size on a
 # block is mapped alone.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -148,10 +151,22 @@ def _keep_freed_memory() -> None:
     _kept = (kept, libc.madvise(start, end - start, mmap.MADV_HUGEPAGE) == 0)
 
 
-def peak_memory_bytes(device: str) -> int:
-    """The most memory this process has held so far: on a GPU what torch reserved, else resident memory."""
+def forget_peak_memory(device: str | torch.device) -> None:
+    """Measure the peak anew from here on. Outside Linux a CPU's peak cannot be forgotten and only ever grows."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        with suppress(OSError):  # some containers keep the file to themselves
+            FORGET_PEAK.write_text("5")
+
+
+def peak_memory_bytes(device: str | torch.device) -> int:
+    """The most memory this process has held since the last `forget_peak_memory`: resident, or on a GPU reserved."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_reserved(device)
+    if sys.platform == "linux":
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

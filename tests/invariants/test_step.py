@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
 from limbeck.errors import Diverged
+from limbeck.models.load import checkpoint_activations
 from limbeck.objectives.divergence import evaluate
 from limbeck.objectives.fused import fused_divergence, fused_with_readings
 from limbeck.recipe.schema import PracticeGrowth
@@ -77,6 +79,32 @@ def test_the_gradient_does_not_depend_on_the_cut_into_micro_batches(beta):
         assert torch.linalg.vector_norm(cut - whole) <= 1e-12 * torch.linalg.vector_norm(whole)
         assert record.loss == pytest.approx(whole_record.loss, rel=1e-12)
     assert torch.linalg.vector_norm(whole) > 1e-3
+
+
+def _keep(sizes, tensor):
+    sizes.append(tensor.numel())
+    return tensor
+
+
+def test_activations_computed_again_give_the_same_gradient_from_less_memory():
+    def kept(student):
+        sizes = []
+        ids_BT = torch.arange(60).view(2, 30)
+        keep = partial(_keep, sizes)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            student.hidden(ids_BT, torch.arange(30).expand(2, 30), torch.ones_like(ids_BT))
+        return sum(sizes)
+
+    whole, record = gradient_of_step(RECIPE)
+    student = student_of(num_layers=3)
+    before = kept(student)
+    checkpoint_activations(student)
+    assert kept(student) < before / 3
+    student = student_of()
+    checkpoint_activations(student)
+    again, again_record = gradient_of_step(RECIPE, student=student)
+    assert torch.equal(whole, again)
+    assert again_record.loss == record.loss
 
 
 def test_the_cuts_of_that_test_are_different_ones():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
-from limbeck.machine import use_machine
+from limbeck.machine import forget_peak_memory, peak_memory_bytes, use_machine
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +37,15 @@ def test_what_is_freed_is_kept_for_the_next_step():
     assert machine.keeps_memory == (machine.libc == "glibc")
     assert machine.large_pages == (machine.libc == "glibc")
     assert use_machine("cpu").keeps_memory == machine.keeps_memory  # a second run in one process
+
+
+def test_the_peak_of_a_phase_is_not_that_of_an_earlier_one():
+    large = torch.ones(50_000_000)
+    before = peak_memory_bytes("cpu")
+    assert before > large.numel() * 4
+    del large
+    forget_peak_memory("cpu")
+    if sys.platform == "linux":
+        assert peak_memory_bytes("cpu") <= before
+    again = torch.ones(100_000_000)
+    assert peak_memory_bytes("cpu") > again.numel() * 4

@@ -6,9 +6,10 @@ Shapes  B = sequences, T = positions, N = completion positions of all sequences,
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -27,6 +29,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 from transformers.utils import logging as transformers_logging
 
@@ -39,6 +42,7 @@ from limbeck.objectives.fused import Head, head_of
 
 __all__ = [
     "LanguageModel",
+    "checkpoint_activations",
     "load_config",
     "load_generation_config",
     "load_model",
@@ -330,6 +334,32 @@ def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
     elif settings.get("logit_scale"):  # Cohere multiplies
         scale = settings["logit_scale"]
     return {"scale": scale, "softcap": settings.get("final_logit_softcapping")}
+
+
+def checkpoint_activations(model: LanguageModel) -> None:
+    """From now on each layer keeps only its input for the backward pass, and is computed again there.
+
+    A pass that goes on from a cache is not: computing it again would put its keys there twice.
+
+    Raises:
+        Refusal: the architecture's layers are not made for it.
+    """
+    layers = [layer for layer in model.module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    if not layers:
+        raise Refusal(
+            "model.no-checkpointing",
+            given=f"activation_checkpointing is true, and no layer of {model.name} can be computed again.",
+            needed="transformers marks the layers for which that is safe.",
+            fix="Leave activation_checkpointing out; micro_batch_tokens lowers the same memory.",
+        )
+    for layer in layers:
+        layer.forward = partial(_checkpointed, layer.forward)
+
+
+def _checkpointed(forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    if not torch.is_grad_enabled() or options.get("past_key_values") is not None:
+        return forward(*args, **options)
+    return checkpoint(forward, *args, use_reentrant=False, **options)
 
 
 @torch.no_grad()

@@ -29,6 +29,19 @@ LIBRARIES_BYTES = 500 * 2**20
 NUM_LOGIT_BUFFERS = {"cpu": 5, "gpu": 13}
 # Logits and what inverse CDF and top-p make of them in float64, in float32 numbers.
 NUM_SAMPLING_BUFFERS = 12
+ALWAYS = (
+    *("teacher weights", "student weights", "copy to compute with", "optimizer (AdamW)", "key/value cache"),
+    "libraries",
+)
+ALIVE_IN: dict[str, tuple[str, ...]] = {
+    "load": ("teacher weights", "student weights", "libraries"),
+    "write": (*ALWAYS, "reading prompts", "sampling"),
+    "score": (*ALWAYS, "student gradients", "teacher activations"),
+    "update": (
+        *(*ALWAYS, "student gradients", "student activations"),
+        *("logits of a chunk", "gradient of the head", "heads in float32"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -110,39 +123,32 @@ def plan_memory(
     chunk_tokens = recipe.chunk_tokens
     num_adapter = 0 if recipe.lora is None else recipe.lora.rank * student.adapter_width
     num_trained = num_adapter or student.num_parameters
+    mixed = recipe.precision == "bf16-mixed"
+    widened = (student.hidden_size if mixed else 0) + (
+        0 if teacher is None or recipe.teacher_dtype == "float32" else teacher.hidden_size
+    )
+    kept_floats = student.num_layers * _stored_floats(student)
+    if recipe.activation_checkpointing:  # the inputs of all layers, and one layer computed again
+        kept_floats = student.num_layers * student.hidden_size + _stored_floats(student)
     components = {
         "teacher weights": 0 if teacher is None else teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
         "student weights": (student.num_parameters + num_adapter) * FLOAT32_BYTES,
+        "copy to compute with": student.num_parameters * DTYPE_BYTES["bfloat16"] if mixed else 0,
         "student gradients": num_trained * FLOAT32_BYTES,
         "optimizer (AdamW)": 2 * num_trained * FLOAT32_BYTES,
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
         "teacher activations": 0
         if teacher is None
         else batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
-        "student activations": batch_tokens * student.num_layers * _stored_floats(student) * FLOAT32_BYTES,
+        "student activations": batch_tokens * kept_floats * (DTYPE_BYTES["bfloat16"] if mixed else FLOAT32_BYTES),
         "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
         "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
         "logits of a chunk": num_buffers * chunk_tokens * vocabulary_bytes,
         "gradient of the head": 0 if num_adapter else 2 * student.hidden_size * vocabulary_bytes,
+        "heads in float32": widened * vocabulary_bytes,
         "libraries": LIBRARIES_BYTES if machine.device == "cpu" else 0,
     }
-    always = ("teacher weights", "student weights", "optimizer (AdamW)", "key/value cache", "libraries")
-    return MemoryPlan(
-        components=components,
-        phases={
-            "load": ("teacher weights", "student weights", "libraries"),
-            "write": (*always, "reading prompts", "sampling"),
-            "score": (*always, "student gradients", "teacher activations"),
-            "update": (
-                *always,
-                "student gradients",
-                "student activations",
-                "logits of a chunk",
-                "gradient of the head",
-            ),
-        },
-        free_bytes=machine.free_bytes,
-    )
+    return MemoryPlan(components, ALIVE_IN, machine.free_bytes)
 
 
 def plan_for(

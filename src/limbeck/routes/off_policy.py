@@ -84,7 +84,7 @@ def step(
         grad_norm=grad_norm,
         learning_rate=learning_rate_at(state.step, recipe),
         practice_limit=None,
-        seconds=clock.seconds,
+        clock=clock,
         own=own_readings,
     )
 

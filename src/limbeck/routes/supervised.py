@@ -55,7 +55,7 @@ def step(state: TrainState, text: Text, recipe: Recipe, *, own: Text = NOTHING) 
         grad_norm=grad_norm,
         learning_rate=learning_rate_at(state.step, recipe),
         practice_limit=None,
-        seconds=clock.seconds,
+        clock=clock,
         own=own_readings,
     )
 

@@ -5,7 +5,7 @@ Shapes  N = completion tokens of the whole step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,7 @@ from limbeck.objectives.fused import Readings
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import is_repetitive
-from limbeck.training.state import StepRecord, WorstToken
+from limbeck.training.state import PhaseClock, StepRecord, WorstToken
 
 __all__ = ["make_record"]
 
@@ -32,10 +32,10 @@ def make_record(
     grad_norm: float,
     learning_rate: float,
     practice_limit: int | None,
-    seconds: Mapping[str, float],
+    clock: PhaseClock,
     own: Sequence[tuple[MicroBatch, Readings]] = (),
 ) -> StepRecord:
-    """Means over the step's completion tokens, shares over its answers, times from `seconds` by phase.
+    """Means over the step's completion tokens, shares over its answers, times and memory from the `clock` by phase.
 
     Where the student wrote some of the answers, lengths and shares are those of them alone. `own` are the readings of
     people's own answers, learnt beside the others.
@@ -44,16 +44,15 @@ def make_record(
     written = [answer for answer in answers if answer.logprobs]
     judged = written or answers
     lengths = [len(answer.ids) for answer in judged]
-    num_own = sum(batch.tokens.num_tokens for batch, _ in own)
 
     def mean(name: str) -> float:
         return sum(getattr(reading, name).double().sum().item() for _, reading in readings) / num_tokens
 
     def each_us(phase: str, num: int) -> float | None:
-        return 1e6 * seconds[phase] / num if phase in seconds else None
+        return 1e6 * clock.seconds[phase] / num if phase in clock.seconds else None
 
-    taught = "reading" in seconds
-    worst_tokens = _worst_tokens(prompts, readings)
+    taught = "reading" in clock.seconds
+    worst = _worst_tokens(prompts, readings)
     return StepRecord(
         step=step,
         loss=mean("divergence_N"),
@@ -63,9 +62,9 @@ def make_record(
         num_answers=len(answers),
         num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
         num_completion_tokens=num_tokens,
-        write_s=seconds.get("writing"),
-        score_s=seconds.get("reading"),
-        update_s=seconds["updating"],
+        write_s=clock.seconds.get("writing"),
+        score_s=clock.seconds.get("reading"),
+        update_s=clock.seconds["updating"],
         write_us_per_token=each_us("writing", sum(lengths)),
         score_us_per_token=each_us("reading", num_tokens),
         mean_length=sum(lengths) / len(judged),
@@ -80,9 +79,15 @@ def make_record(
         student_logprob=mean("student_logp_N"),
         teacher_logprob=mean("teacher_logp_N") if taught else None,
         engine_gap=_engine_gap(answers, readings) if written else None,
-        worst_tokens=worst_tokens if taught else tuple(replace(each, teacher_logprob=None) for each in worst_tokens),
-        own_answers_loss=sum(reading.divergence_N.sum().item() for _, reading in own) / num_own if own else None,
+        worst_tokens=worst if taught else tuple(replace(each, teacher_logprob=None) for each in worst),
+        peak_bytes=clock.peak_bytes,
+        own_answers_loss=_mean_loss(own) if own else None,
     )
+
+
+def _mean_loss(readings: Sequence[tuple[MicroBatch, Readings]]) -> float:
+    num_tokens = sum(batch.tokens.num_tokens for batch, _ in readings)
+    return sum(reading.divergence_N.sum().item() for _, reading in readings) / num_tokens
 
 
 def _share(flags: Iterable[bool]) -> float:

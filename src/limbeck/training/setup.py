@@ -14,7 +14,7 @@ import torch
 from limbeck.errors import Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import attach_adapters, without_adapters
-from limbeck.models.load import LanguageModel, load_model
+from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
 from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
@@ -104,12 +104,15 @@ def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) ->
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:
     """The state before the first step."""
+    if recipe.activation_checkpointing:
+        checkpoint_activations(models.student)
+    shares = models.student_writing.share and (models.teacher_writing is None or models.teacher_writing.share)
     return TrainState(
         student=models.student,
         weights=models.weights,
         engine=make_engine(models.student, models.student_writing, material, recipe),
         optimizer=make_optimizer(models.weights.named.values(), recipe),
-        share=models.student_writing.share and (models.teacher_writing is None or models.teacher_writing.share),
+        share=shares and not recipe.activation_checkpointing,
         watch=watch,
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
+from limbeck.machine import forget_peak_memory, peak_memory_bytes
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
 from limbeck.training.weights import TrainedWeights
@@ -54,6 +55,8 @@ class WorstToken:
 class StepRecord:
     """One optimizer step. Divergences, entropies and log-probabilities in nats per token, times in seconds.
 
+    `peak_bytes` is the most memory held in each phase: writing, reading, updating.
+
     None where a step has no such thing: nothing was written, or no teacher read the text. Where people's own answers
     are learnt beside the teacher's word, `own_answers_loss` is their cross-entropy and all else is about the others.
     """
@@ -83,22 +86,26 @@ class StepRecord:
     teacher_logprob: float | None
     engine_gap: float | None
     worst_tokens: tuple[WorstToken, ...]
+    peak_bytes: Mapping[str, int]
     own_answers_loss: float | None = None
 
 
 @dataclass
 class PhaseClock:
-    """Seconds spent in each phase of a step, on a monotonic clock."""
+    """Seconds spent in each phase of a step, on a monotonic clock, and the most memory held in it."""
 
     device: torch.device
     watch: Callable[[str], None] = _nobody
     seconds: dict[str, float] = field(default_factory=dict)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
         self.watch(name)
+        forget_peak_memory(self.device)
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # otherwise the time of queued work would count for a later phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), peak_memory_bytes(self.device))

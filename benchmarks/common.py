@@ -122,7 +122,10 @@ def command_line(arguments: Sequence[str]) -> str:
 def finish(
     benchmark: str, tables: Sequence[Table], results: object, about: Mapping[str, object], *, save: bool
 ) -> None:
-    """Print the tables and, as the last line, everything as JSON; `save` keeps it as the benchmark's baseline."""
+    """Print the tables and, as the last line, everything as JSON; `save` keeps it as the benchmark's baseline.
+
+    What an earlier call saved under other titles stays: the cases of a benchmark may be measured one at a time.
+    """
     for table in tables:
         print(f"\n{table.title}\n\n{render(table)}")
     record = {
@@ -135,7 +138,12 @@ def finish(
     if save:
         BASELINES.mkdir(exist_ok=True)
         path = BASELINES / f"{benchmark}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tables": [], "results": {}}
+        new = {table.title for table in tables}
+        kept = [table for table in earlier["tables"] if table["title"] not in new]
+        both = {**earlier["results"], **results} if isinstance(results, dict) else results
+        text = json.dumps({**record, "tables": [*kept, *record["tables"]], "results": both}, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
         print(f"\nsaved as {path}")
     print()
     print(json.dumps(record), flush=True)

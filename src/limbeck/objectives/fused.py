@@ -29,7 +29,7 @@ from limbeck.objectives.head import Head, head_of, products
 __all__ = ["Head", "Readings", "default_chunk_tokens", "fused_divergence", "fused_with_readings", "head_of"]
 
 # One buffer [chunk, V]; a chunk holds three of them.
-CHUNK_BUFFER_BYTES = 64 * 2**20
+CHUNK_BUFFER_BYTES = 32 * 2**20
 MAX_CHUNK_TOKENS = 4096
 
 

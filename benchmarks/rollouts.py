@@ -57,7 +57,7 @@ def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writ
     max_length = material.longest_prompt + case.new_tokens
     writing = choose_method(model, max_length=max_length, pad_id=material.pad_id)
     stop_ids = () if case.exact else material.stop.ids
-    engine = Engine(model, stop_ids=stop_ids, pad_id=material.pad_id, num_slots=case.num_prompts, plain=writing.plain)
+    engine = Engine(model, stop_ids=stop_ids, pad_id=material.pad_id, num_slots=case.num_prompts, way=writing.way)
 
     def write(number: int) -> int:
         requests = [

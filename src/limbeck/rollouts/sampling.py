@@ -114,14 +114,16 @@ def _chosen(logits_SV: Tensor, ids_S: Tensor) -> Tensor:
 def _inverse_cdf(weights_SV: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
     """`sample_tokens` from weights, in two stages: find the block of ids, then the id within it.
 
-    Cumulative sums are float64 but of blocks, and then of one block a row, so the vocabulary is passed over once.
+    Cumulative sums are float64, of blocks and then of one block a row, so the vocabulary is passed over once. A block's
+    own sum has the weights' precision, which moves a block's edge by as little as the weights are off themselves.
     Returns ids and the totals, float64.
     """
     num_rows, num_vocabulary = weights_SV.shape
     num_blocks = -(-num_vocabulary // CDF_BLOCK)
-    padded_SV = functional.pad(weights_SV, (0, num_blocks * CDF_BLOCK - num_vocabulary))
+    num_missing = num_blocks * CDF_BLOCK - num_vocabulary
+    padded_SV = functional.pad(weights_SV, (0, num_missing)) if num_missing else weights_SV  # padding copies
     blocks_SNV = padded_SV.view(num_rows, num_blocks, CDF_BLOCK)
-    cumulative_SN = blocks_SNV.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    cumulative_SN = blocks_SNV.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)
     totals_S1 = cumulative_SN[:, -1:].contiguous()
     target_S1 = uniforms_S.to(cumulative_SN).unsqueeze(1) * totals_S1
     block_S1 = torch.searchsorted(cumulative_SN, target_S1, right=True)

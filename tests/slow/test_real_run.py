@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import real_models  # noqa: E402
 
 pytestmark = pytest.mark.slow
-RECIPE = ROOT / "recipes" / "smollm2_on_policy.yaml"
+RECIPES = ROOT / "recipes"
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,20 @@ def cache():
     return folder
 
 
-@pytest.fixture(scope="module")
-def run(cache, tmp_path_factory):
+def train(name, cache, workspace):
     overrides = [
         f"student={cache / 'student'}",
         f"teacher={cache / 'teacher'}",
         f"prompts={cache / 'prompts' / 'on_policy.jsonl'}",
         f"held_out={cache / 'prompts' / 'held_out.jsonl'}",
-        f"workspace={tmp_path_factory.mktemp('real')}",
+        f"workspace={workspace}",
     ]
-    return train_run(load_recipe(RECIPE, overrides, {}))
+    return train_run(load_recipe(RECIPES / f"smollm2_{name}.yaml", overrides, {}))
+
+
+@pytest.fixture(scope="module")
+def run(cache, tmp_path_factory):
+    return train("on_policy", cache, tmp_path_factory.mktemp("real"))
 
 
 def of_kind(run, kind):
@@ -84,6 +88,15 @@ def test_the_result_loads_and_answers_in_plain_transformers(run):
     assert len(text.split()) >= 3
     assert model.dtype == torch.float32
     assert json.loads((run.model_path / "generation_config.json").read_text())["eos_token_id"]
+
+
+@pytest.mark.parametrize("name", ["off_policy", "lora"])
+def test_the_other_ways_learn_on_both_texts(name, cache, tmp_path):
+    evaluations = of_kind(train(name, cache, tmp_path), "evaluation")
+    first, last = evaluations[0], evaluations[-1]
+    for text in ("teacher_text_loss", "student_text_loss"):
+        print(f"{name}, {text}: {first[text]:.3f} to {last[text]:.3f}")
+        assert last[text] < 0.97 * first[text]
 
 
 def test_the_gguf_file_itself_is_a_model(cache, tmp_path):

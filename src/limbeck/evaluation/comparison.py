@@ -17,7 +17,17 @@ from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.graders import Grade
 from limbeck.evaluation.statistics import NUM_RESAMPLES, Interval, difference, difference_deviation, share
 
-__all__ = ["Comparison", "GradedAnswer", "GradedModel", "by_slice", "common_scores", "compare", "prompt_differences"]
+__all__ = [
+    "Comparison",
+    "GradedAnswer",
+    "GradedModel",
+    "by_slice",
+    "common_answers",
+    "common_scores",
+    "compare",
+    "prompt_differences",
+    "winners",
+]
 
 GOOD_FROM = 0.5
 TIE_WITHIN = 0.05
@@ -54,7 +64,8 @@ class GradedModel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`difference` is first - second. The four shares add to 1; a tie is a difference within `TIE_WITHIN`.
+    """`difference` is first - second. A tie is a difference within `TIE_WITHIN`; the shares of it and of either being
+    better add to 1. It is of two good or two bad answers, which is not known (None) where grades are preferences.
 
     `longer_won` is the share of prompts won by the longer answer, of those won by either and not equally long.
     """
@@ -65,8 +76,9 @@ class Comparison:
     deviation: float
     first_better: Interval
     second_better: Interval
-    both_good: Interval
-    both_bad: Interval
+    tied: Interval
+    both_good: Interval | None
+    both_bad: Interval | None
     longer_won: Interval | None
     num_asked: int
     num_not_graded: tuple[int, int]
@@ -75,12 +87,15 @@ class Comparison:
     num_resamples: int = NUM_RESAMPLES
 
 
-def compare(first: GradedModel, second: GradedModel, *, other_template: bool = False, seed: int = 0) -> Comparison:
+def compare(
+    first: GradedModel, second: GradedModel, *, other_template: bool = False, preference: bool = False, seed: int = 0
+) -> Comparison:
     """First against second on the prompts that both are graded for.
 
     Args:
         other_template: the models write the same conversation in templates of their own (other families). The texts
             then differ, which goes to the notes; otherwise it is refused.
+        preference: the grades are a judge's preference between the two, so a tie does not tell good from bad.
         seed: of the resamples.
 
     Raises:
@@ -89,10 +104,9 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
     """
     notes = prompt_differences(first, second, other_template=other_template)
     first_P, second_P = common_scores(first, second)
-    apart_P = first_P - second_P
-    won_P = np.sign(apart_P) * (np.abs(apart_P) > TIE_WITHIN)
+    won_P = winners(first_P - second_P)
     good_P = first_P + second_P >= 2 * GOOD_FROM
-    longer_P = np.sign([(one.length or 0) - (two.length or 0) for one, two in _common(first, second)])
+    longer_P = np.sign([(one.length or 0) - (two.length or 0) for one, two in common_answers(first, second)])
     decided_P = (won_P != 0) & (longer_P != 0)
     return Comparison(
         first=first.name,
@@ -101,8 +115,9 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
         deviation=difference_deviation(first_P, second_P),
         first_better=share((won_P > 0).tolist()),
         second_better=share((won_P < 0).tolist()),
-        both_good=share(((won_P == 0) & good_P).tolist()),
-        both_bad=share(((won_P == 0) & ~good_P).tolist()),
+        tied=share((won_P == 0).tolist()),
+        both_good=None if preference else share(((won_P == 0) & good_P).tolist()),
+        both_bad=None if preference else share(((won_P == 0) & ~good_P).tolist()),
         longer_won=share((won_P == longer_P)[decided_P].tolist()) if decided_P.any() else None,
         num_asked=len(first.answers),
         num_not_graded=(_num_not_graded(first), _num_not_graded(second)),
@@ -113,7 +128,7 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
 
 def common_scores(*models: GradedModel) -> tuple[np.ndarray, ...]:
     """The grades of each model [P] on the prompts that all are graded for, in the order of the first model."""
-    common = _common(*models)
+    common = common_answers(*models)
     if not common:
         raise UsageError(
             "evaluation.nothing-graded",
@@ -125,6 +140,18 @@ def common_scores(*models: GradedModel) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(values, dtype=np.float64).T)
 
 
+def common_answers(*models: GradedModel) -> Sequence[tuple[GradedAnswer, ...]]:
+    """The answers of all models, prompt by prompt, where all are graded."""
+    by_key = [model.by_key() for model in models]
+    rows = (tuple(answers[key] for answers in by_key if key in answers) for key in by_key[0])
+    return [row for row in rows if len(row) == len(models) and all(answer.grade.value is not None for answer in row)]
+
+
+def winners(apart_P: np.ndarray) -> np.ndarray:
+    """1, -1 or 0 (a tie) for each difference of two scores."""
+    return np.sign(apart_P) * (np.abs(apart_P) > TIE_WITHIN)
+
+
 def by_slice(
     first: GradedModel, second: GradedModel, labels: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Interval]:
@@ -134,7 +161,7 @@ def by_slice(
     """
     first_P, second_P = common_scores(first, second)
     places: dict[str, list[int]] = defaultdict(list)
-    for place, (answer, _) in enumerate(_common(first, second)):
+    for place, (answer, _) in enumerate(common_answers(first, second)):
         if answer.key in labels:
             places[labels[answer.key]].append(place)
     ordered = sorted(places.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -176,13 +203,6 @@ def _first_difference(first: str, second: str) -> str:
     place = next((place for place, (one, two) in pairs if one != two), min(len(first), len(second)))
     shown = [text[place : place + SHOWN_CHARACTERS] for text in (first, second)]
     return f"from character {place + 1} on, {shown[0]!r} and {shown[1]!r}"
-
-
-def _common(*models: GradedModel) -> Sequence[tuple[GradedAnswer, ...]]:
-    """The answers of all models, prompt by prompt, where all are graded."""
-    by_key = [model.by_key() for model in models]
-    rows = (tuple(answers[key] for answers in by_key if key in answers) for key in by_key[0])
-    return [row for row in rows if len(row) == len(models) and all(answer.grade.value is not None for answer in row)]
 
 
 def _num_not_graded(model: GradedModel) -> int:

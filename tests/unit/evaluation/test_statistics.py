@@ -172,10 +172,17 @@ def test_10_000_resamples_of_2_000_prompts_are_quick_and_small():
     rng = np.random.default_rng(15)
     scores_3P = rng.random((3, 2000))
     scores_3P[1] += 0.3
-    difference(scores_3P[0], scores_3P[1])
-    started = time.monotonic()
-    difference(scores_3P[0], scores_3P[1])
-    assert time.monotonic() - started < 2
+    tokens_P = rng.integers(5, 300, size=2000)
+    for statistic in (
+        lambda: difference(scores_3P[0], scores_3P[1]),
+        lambda: gap_recovered(*scores_3P),
+        lambda: mean_score(scores_3P[0]),
+        lambda: mean_per_token(scores_3P[0], tokens_P),
+        lambda: kappa(scores_3P[0] > 0.5, scores_3P[1] > 0.5),
+    ):
+        started = time.monotonic()
+        assert statistic() is not None
+        assert time.monotonic() - started < 2
     tracemalloc.start()
     gap_recovered(*scores_3P)
     difference(rng.random(30_000), rng.random(30_000))

@@ -117,7 +117,7 @@ def _render_all(
     refused: list[str] = []
     for row in rows:
         try:
-            texts.append(render(tokenizer, template, row.messages, options, add_generation_prompt=True))
+            texts.append(render(tokenizer, template, row.messages, options, opened=True))
         except RENDER_ERRORS as error:
             roles = ", ".join(message.role for message in row.messages)
             refused.append(f"{row.source} (turns {roles}): {describe_refusal(error)}")

@@ -17,17 +17,7 @@ from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.graders import Grade
 from limbeck.evaluation.statistics import NUM_RESAMPLES, Interval, difference, difference_deviation, share
 
-__all__ = [
-    "Comparison",
-    "GradedAnswer",
-    "GradedModel",
-    "by_slice",
-    "common_answers",
-    "common_scores",
-    "compare",
-    "prompt_differences",
-    "winners",
-]
+__all__ = ["Comparison", "GradedAnswer", "GradedModel", "by_slice", "common_scores", "compare", "prompt_differences"]
 
 GOOD_FROM = 0.5
 TIE_WITHIN = 0.05

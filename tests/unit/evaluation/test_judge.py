@@ -17,7 +17,6 @@ from limbeck.data.templates import Template
 from limbeck.errors import UsageError
 from limbeck.evaluation.comparison import compare
 from limbeck.evaluation.judge import (
-    DEFAULT_RUBRIC,
     Judged,
     Pair,
     Rubric,
@@ -134,7 +133,7 @@ def test_each_pair_is_asked_blind_in_both_orders_and_stored(tmp_path):
         ("student-1b", "teacher-7b", "B", "B"),
     ]
     assert {(line["key"], line["source"], line["judge"]) for line in lines} == {("key-0", "p.jsonl:1", "llama-9000")}
-    seen = Rubric("default", DEFAULT_RUBRIC).question(pairs[0], swapped=False)
+    seen = read_rubric(None).question(pairs[0], swapped=False)
     assert not any(name in seen for name in (*NAMES, "llama-9000"))
 
 
@@ -209,7 +208,7 @@ def test_an_answer_that_speaks_to_the_judge_stays_inside_the_fence(attack, tmp_p
 
 @given(st.text(), st.text(), st.text())
 def test_the_fence_holds_any_text(prompt, first, second):
-    shown = Rubric("default", DEFAULT_RUBRIC).question(Pair("k", "s", prompt, first, second, "ref"), swapped=True)
+    shown = read_rubric(None).question(Pair("k", "s", prompt, first, second, "ref"), swapped=True)
     mark = re.search(r"mark (\w+)\.", shown)[1]
     assert shown.count(mark) == 1 + 2 * 4
 

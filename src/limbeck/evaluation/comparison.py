@@ -40,11 +40,15 @@ class GradedAnswer:
 
 @dataclass(frozen=True)
 class GradedModel:
-    """Every prompt that a model was asked, each once; `settings` are those of its answering."""
+    """Every prompt that a model was asked, each once; `settings` are those of its answering.
+
+    Where the grades are preferences of a model between two, and not of graders, `judge` is its name.
+    """
 
     name: str
     answers: tuple[GradedAnswer, ...]
     settings: Mapping[str, object]
+    judge: str | None = None
 
     def by_key(self) -> dict[str, GradedAnswer]:
         found = {answer.key: answer for answer in self.answers}
@@ -77,21 +81,25 @@ class Comparison:
     num_resamples: int = NUM_RESAMPLES
 
 
-def compare(
-    first: GradedModel, second: GradedModel, *, other_template: bool = False, preference: bool = False, seed: int = 0
-) -> Comparison:
+def compare(first: GradedModel, second: GradedModel, *, other_template: bool = False, seed: int = 0) -> Comparison:
     """First against second on the prompts that both are graded for.
 
     Args:
         other_template: the models write the same conversation in templates of their own (other families). The texts
             then differ, which goes to the notes; otherwise it is refused.
-        preference: the grades are a judge's preference between the two, so a tie does not tell good from bad.
         seed: of the resamples.
 
     Raises:
-        Refusal: they were asked other prompts.
+        Refusal: they were asked other prompts, or a judge graded one of them alone.
         UsageError: no prompt is graded for both.
     """
+    if first.judge != second.judge:
+        raise Refusal(
+            "evaluation.measures-mixed",
+            given=f"{first.name} is graded by {_measure(first)}, {second.name} by {_measure(second)}.",
+            needed="A preference between two answers and a grade of one answer are on no common scale.",
+            fix="Grade both in the same way.",
+        )
     notes = prompt_differences(first, second, other_template=other_template)
     first_P, second_P = common_scores(first, second)
     won_P = winners(first_P - second_P)
@@ -106,8 +114,8 @@ def compare(
         first_better=share((won_P > 0).tolist()),
         second_better=share((won_P < 0).tolist()),
         tied=share((won_P == 0).tolist()),
-        both_good=None if preference else share(((won_P == 0) & good_P).tolist()),
-        both_bad=None if preference else share(((won_P == 0) & ~good_P).tolist()),
+        both_good=None if first.judge else share(((won_P == 0) & good_P).tolist()),
+        both_bad=None if first.judge else share(((won_P == 0) & ~good_P).tolist()),
         longer_won=share((won_P == longer_P)[decided_P].tolist()) if decided_P.any() else None,
         num_asked=len(first.answers),
         num_not_graded=(_num_not_graded(first), _num_not_graded(second)),
@@ -193,6 +201,10 @@ def _first_difference(first: str, second: str) -> str:
     place = next((place for place, (one, two) in pairs if one != two), min(len(first), len(second)))
     shown = [text[place : place + SHOWN_CHARACTERS] for text in (first, second)]
     return f"from character {place + 1} on, {shown[0]!r} and {shown[1]!r}"
+
+
+def _measure(model: GradedModel) -> str:
+    return "graders" if model.judge is None else f"the judge {model.judge}"
 
 
 def _num_not_graded(model: GradedModel) -> int:

@@ -114,15 +114,14 @@ class Judged:
     first_place: Interval | None
 
     def models(self, first: GradedModel, second: GradedModel) -> tuple[GradedModel, GradedModel]:
-        """Both models with the judge's grades instead of their own, for `compare(..., preference=True)`."""
+        """Both models with the judge's grades instead of their own, for `compare`, which mixes them with no others."""
         rest = {key: grade if grade.value is None else Grade(1 - grade.value) for key, grade in self.grades.items()}
         return self._regraded(first, self.grades), self._regraded(second, rest)
 
     def _regraded(self, model: GradedModel, grades: Mapping[str, Grade]) -> GradedModel:
         none = Grade(None, "the judge was not asked")
         answers = tuple(replace(answer, grade=grades.get(answer.key, none)) for answer in model.answers)
-        settings = {**model.settings, "judge": self.judge, "rubric": self.rubric.sha256}
-        return replace(model, answers=answers, settings=settings)
+        return replace(model, answers=answers, judge=f"{self.judge} by the rubric {self.rubric.sha256[:12]}")
 
     def measure(self) -> dict[str, str]:
         """The measure of a result; its kind keeps it apart from a grader's."""
@@ -202,7 +201,7 @@ def ask_judge(
 
         judged = ask_judge(writer, pairs_of(teacher_rows, student_rows, references), read_rubric(None),
                            evaluation.path / "judgements.jsonl", judge="Qwen/...", models=("teacher", "student"))
-        comparison = compare(*judged.models(teacher, student), preference=True)
+        comparison = compare(*judged.models(teacher, student))
 
     Args:
         writer: a `LocalWriter` at temperature 0 with 16 tokens or more for its reply (a rubric that asks for reasons

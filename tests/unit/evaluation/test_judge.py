@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from builders import CHATML, tiny_llama, tiny_tokenizer
 from limbeck.data.templates import Template
-from limbeck.errors import UsageError
+from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.comparison import compare
 from limbeck.evaluation.judge import (
     Judged,
@@ -84,7 +84,7 @@ def test_a_judge_that_always_takes_one_place_says_nothing_but_ties(reply, share,
     assert judged.first_place.estimate == share
     assert f"prefers the {side} place." in judged.notes()[1]
     first, second = judged.models(*models_of(30))
-    found = compare(first, second, preference=True)
+    found = compare(first, second)
     assert (found.difference.estimate, found.tied.estimate) == (0, 1)
 
 
@@ -304,7 +304,7 @@ def models_of(num: int):
 def test_preferences_become_a_comparison_that_says_it_is_a_judges(tmp_path):
     numbers = [(2, 1)] * 30 + [(1, 2)] * 10 + [(1, 1)] * 20
     judged = judged_by(true_preference, pairs_with(*numbers), tmp_path)
-    found = compare(*judged.models(*models_of(60)), preference=True)
+    found = compare(*judged.models(*models_of(60)))
     assert found.difference.estimate == pytest.approx(20 / 60)
     shares = (found.first_better, found.second_better, found.tied)
     assert [interval.estimate for interval in shares] == pytest.approx([1 / 2, 1 / 6, 1 / 3])
@@ -313,10 +313,11 @@ def test_preferences_become_a_comparison_that_says_it_is_a_judges(tmp_path):
     assert before(found).reasons == (Reason.CLEAR_GAP,)
     assert judged.measure()["kind"] == "judge"
     first, second = judged.models(*models_of(60))
-    assert first.settings["judge"] == "the judge"
-    # beside answers that a grader graded it is told, not mixed in silence
-    assert any("judge" in note for note in compare(first, graded_model("student", [1.0] * 60)).notes)
-    assert compare(first, second, preference=True).notes == ()
+    assert first.judge == second.judge
+    assert first.judge.startswith("the judge by the rubric ")
+    with pytest.raises(Refusal, match=r"teacher is graded by the judge the judge .*, student by graders") as refused:
+        compare(first, graded_model("student", [1.0] * 60))
+    assert refused.value.code == "evaluation.measures-mixed"
 
 
 def test_agreement_with_graders_is_cohens_kappa_where_both_say(tmp_path):

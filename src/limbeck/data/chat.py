@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import listing, places, shown
 from limbeck.data.rows import Message, Row
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.templates import (
     RENDER_ERRORS,
+    Options,
     Template,
     TemplateFacts,
     check_options,
@@ -38,6 +39,8 @@ __all__ = [
     "stop_ids",
     "tokenise",
 ]
+
+OnLong = Literal["refuse", "skip"]
 
 _NUM_TOKENISED_AT_ONCE = 1000
 
@@ -71,12 +74,12 @@ class RenderedPrompts:
 
 def render_prompts(
     rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     template: Template,
     *,
-    options: Mapping[str, object],
+    options: Options,
     max_prompt_tokens: int,
-    on_long: Literal["refuse", "skip"],
+    on_long: OnLong,
 ) -> RenderedPrompts:
     """Renders each row up to where the answer begins, and tokenises the text, adding no tokens to it.
 
@@ -94,7 +97,8 @@ def render_prompts(
     skipped = tuple(
         (row.source, len(row_ids)) for row, row_ids in zip(rows, ids, strict=True) if len(row_ids) > max_prompt_tokens
     )
-    _check_lengths(skipped, len(rows), max_prompt_tokens, on_long)
+    long = [f"{source}: {num_tokens} tokens" for source, num_tokens in skipped]
+    _check_lengths(long, len(rows), max_prompt_tokens, on_long)
     prompts: list[Prompt] = []
     seen: Counter[str] = Counter()
     for row, text, row_ids in zip(rows, texts, ids, strict=True):
@@ -103,21 +107,18 @@ def render_prompts(
             prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], row.source, row.reference, row.extra))
             seen[key] += 1
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
-    if skipped:
-        named = places([f"{source}: {num_tokens} tokens" for source, num_tokens in skipped])
-        notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {named}.")
+    if long:
+        notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
     injected = facts.injected_system if _without_system(prompts) else None
     return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
 
 
-def _render_all(
-    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, template: Template, options: Mapping[str, object]
-) -> list[str]:
+def _render_all(rows: Sequence[Row], tokenizer: Tokenizer, template: Template, options: Options) -> list[str]:
     texts: list[str] = []
     refused: list[str] = []
     for row in rows:
         try:
-            texts.append(render(tokenizer, template, row.messages, options, add_generation_prompt=True))
+            texts.append(render(tokenizer, template, row.messages, options, opened=True))
         except RENDER_ERRORS as error:
             roles = ", ".join(message.role for message in row.messages)
             refused.append(f"{row.source} (turns {roles}): {describe_refusal(error)}")
@@ -131,7 +132,7 @@ def _render_all(
     return texts
 
 
-def tokenise(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, ...]]:
+def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """The ids of texts that carry their own control tokens; nothing is added."""
     ids: list[tuple[int, ...]] = []
     for start in range(0, len(texts), _NUM_TOKENISED_AT_ONCE):
@@ -142,15 +143,13 @@ def tokenise(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[t
     return ids
 
 
-def _check_lengths(
-    long: Sequence[tuple[str, int]], num_rows: int, max_prompt_tokens: int, on_long: Literal["refuse", "skip"]
-) -> None:
+def _check_lengths(long: Sequence[str], num_rows: int, max_prompt_tokens: int, on_long: OnLong) -> None:
     if not long or (on_long == "skip" and len(long) < num_rows):
         return
     raise DataError(
         "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
         given=f"{len(long)} of {num_rows} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
-        f"{listing([f'{source}: {num_tokens} tokens' for source, num_tokens in long])}\n",
+        f"{listing(long)}\n",
         needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
         fix="Raise max_prompt_tokens or shorten these prompts"
         + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
@@ -162,7 +161,7 @@ def _without_system(prompts: Sequence[Prompt]) -> list[str]:
 
 
 def _template_notes(
-    prompts: Sequence[Prompt], template: Template, facts: TemplateFacts, options: Mapping[str, object]
+    prompts: Sequence[Prompt], template: Template, facts: TemplateFacts, options: Options
 ) -> Iterator[str]:
     """What the template adds to rows, and what it leaves out."""
     bare = _without_system(prompts)
@@ -172,14 +171,12 @@ def _template_notes(
         yield f"The template opens each answer with {shown(facts.generation_prompt)}; it belongs to the prompt."
     if "strftime_now" in template.source and "date_string" not in options:
         yield "The template may write the date of today, which stays fixed for this run; see template_options."
-    changed = [
-        prompt.source for prompt in prompts if any(turn.content.strip() not in prompt.text for turn in prompt.messages)
-    ]
+    changed = [each.source for each in prompts if any(turn.content.strip() not in each.text for turn in each.messages)]
     if changed:
         yield f"The template changes turns in {places(changed)}; both models read what it writes."
 
 
-def _token_notes(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+def _token_notes(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> Iterator[str]:
     """Start tokens, which stand once (two are refused), and control tokens in the text of rows."""
     bos = tokenizer.bos_token_id
     doubled = [prompt.source for prompt in prompts if bos is not None and prompt.ids[:2] == (bos, bos)]

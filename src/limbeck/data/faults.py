@@ -21,26 +21,25 @@ class Faults:
 
     def __init__(self, file_name: str) -> None:
         self.file_name = file_name
-        self._codes: list[str] = []
-        self._lines: list[str] = []
+        self._found: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._found)
 
     def add(self, code: str, source: str, field: str, given: str, expected: str) -> None:
         """Notes a fault: its row ("tickets.jsonl:12"), its field (may be empty), what is there and what is expected."""
         place = f"{source}, {field}" if field else source
-        self._codes.append(code)
-        self._lines.append(f"{place}: {given}; expected {expected}")
+        self._found.append((code, f"{place}: {given}; expected {expected}"))
 
     def raise_if_any(self) -> None:
         """Raises DataError with all faults; its code is theirs, or "data.rows-faulty" when they differ in kind."""
-        if not self._lines:
+        if not self._found:
             return
+        codes, lines = zip(*self._found, strict=True)
         count = "1 fault" if len(self) == 1 else f"{len(self)} faults"
         raise DataError(
-            self._codes[0] if len(set(self._codes)) == 1 else "data.rows-faulty",
-            given=f"{self.file_name} has {count}:{listing(self._lines)}\n",
+            codes[0] if len(set(codes)) == 1 else "data.rows-faulty",
+            given=f"{self.file_name} has {count}:{listing(lines)}\n",
             needed="Every row must be read exactly as it is meant, so none is skipped or repaired unasked.",
             fix="Correct or remove these rows and start again.",
         )

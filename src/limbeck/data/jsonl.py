@@ -10,8 +10,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from limbeck.data.faults import Faults, nearest, shown
 from limbeck.errors import DataError
@@ -25,8 +25,7 @@ _BLANK = re.compile(r"\s*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True)
-class _Oddity:
+class _Oddity(NamedTuple):
     """Stands in a parsed value for something that Python would read and JSON does not mean."""
 
     code: str
@@ -76,11 +75,9 @@ def _line_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
         if not line.strip():
             continue
         try:
-            value = _DECODER.decode(line.decode("utf-8"))
+            yield source, _DECODER.decode(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             _add_unreadable(error, source, faults)
-        else:
-            yield source, value
 
 
 def _whole_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from limbeck.data.templates import Template, probe_template
+from limbeck.data.templates import Options, Template, probe_template
 from limbeck.errors import ModelError
 
 __all__ = ["StopSet", "compare_stops", "pad_id", "stop_ids"]
@@ -23,10 +24,7 @@ class StopSet:
 
 
 def stop_ids(
-    tokenizer: PreTrainedTokenizerBase,
-    generation_config: GenerationConfig | None,
-    template: Template,
-    options: Mapping[str, object],
+    tokenizer: Tokenizer, generation_config: GenerationConfig | None, template: Template, options: Options
 ) -> StopSet:
     """Every stop id of the generation config (or else the tokenizer's), and the token with which a turn ends.
 
@@ -61,24 +59,24 @@ def stop_ids(
 
 
 def compare_stops(
-    tokenizer: PreTrainedTokenizerBase, student: StopSet, teacher: StopSet, *, student_name: str, teacher_name: str
+    tokenizer: Tokenizer, student: StopSet, teacher: StopSet, *, student_name: str, teacher_name: str
 ) -> tuple[str, ...]:
     """Notes on stop sets that differ. `teacher` is the teacher's set under its own template."""
     notes: list[str] = []
-    if teacher.end_of_turn is not None and teacher.end_of_turn not in student.ids:
+    if (end := teacher.end_of_turn) is not None and end not in student.ids:
         notes.append(
-            f"{teacher_name} ends a turn with {_named(tokenizer, [teacher.end_of_turn])}, at which answers of "
-            f"{student_name} do not stop, so they may drift towards the limit: set template: teacher."
+            f"{teacher_name} ends a turn with {_named(tokenizer, [end])}, at which answers of {student_name} do not "
+            "stop, so they may drift towards the limit: set template: teacher."
         )
-    if student.end_of_turn is not None and student.end_of_turn not in teacher.ids:
+    if (end := student.end_of_turn) is not None and end not in teacher.ids:
         notes.append(
-            f"Answers end with {_named(tokenizer, [student.end_of_turn])}, at which {teacher_name} does not stop, so "
-            "it may rate ending there as unlikely: set template: teacher."
+            f"Answers end with {_named(tokenizer, [end])}, at which {teacher_name} does not stop, so it may rate "
+            "ending there as unlikely: set template: teacher."
         )
     return tuple(notes)
 
 
-def pad_id(tokenizer: PreTrainedTokenizerBase, stop: StopSet, *, num_rows: int | None = None) -> int:
+def pad_id(tokenizer: Tokenizer, stop: StopSet, *, num_rows: int | None = None) -> int:
     """An existing id for unused places: the tokenizer's padding token, or else a stop id; never a new row.
 
     `num_rows` is the number of embedding rows; a padding token without a row does not serve. Which id it is changes
@@ -89,7 +87,7 @@ def pad_id(tokenizer: PreTrainedTokenizerBase, stop: StopSet, *, num_rows: int |
     return int(own) if own is not None and 0 <= int(own) < limit else stop.ids[0]
 
 
-def _first_control_token(tokenizer: PreTrainedTokenizerBase, text: str, stops: Sequence[int]) -> int | None:
+def _first_control_token(tokenizer: Tokenizer, text: str, stops: Sequence[int]) -> int | None:
     """The stop or special token with which a text begins; blanks may stand before it."""
     added = tokenizer.added_tokens_decoder
     for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
@@ -100,6 +98,6 @@ def _first_control_token(tokenizer: PreTrainedTokenizerBase, text: str, stops: S
     return None
 
 
-def _named(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def _named(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     names = [f"{tokenizer.convert_ids_to_tokens(stop)} (id {stop})" for stop in ids]
     return " or ".join(names) or "no token"

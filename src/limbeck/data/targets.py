@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.chat import Prompt, RenderedPrompts, tokenise
 from limbeck.data.faults import listing, places
@@ -65,17 +65,13 @@ def without_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> tuple[tupl
     """The rows whose prompt is not held out, and a note on the others."""
     contents = {row.content_hash for row in held_out}
     # an earlier turn of a conversation may ask what a held-out row asks
-    asked = [{row.content_hash, *_earlier(row)} for row in rows]
-    kept = tuple(row for row, hashes in zip(rows, asked, strict=True) if not hashes & contents)
+    asked = [{content_hash(row.messages[: place + 1]) for place in range(len(row.messages))} for row in rows]
     left_out = [row.source for row, hashes in zip(rows, asked, strict=True) if hashes & contents]
+    kept = tuple(row for row, hashes in zip(rows, asked, strict=True) if not hashes & contents)
     return kept, (f"Left out, since their prompts are held out: {places(left_out)}.",) if left_out else ()
 
 
-def _earlier(row: Row) -> list[str]:
-    return [content_hash(row.messages[:place]) for place in range(1, len(row.messages))]
-
-
-def given_answers(rendered: RenderedPrompts, tokenizer: PreTrainedTokenizerBase, stop: StopSet) -> Targets:
+def given_answers(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet) -> Targets:
     """The references of rendered rows as targets. Raises DataError for an answer that a stop token cuts in two."""
     targets = make_targets(rendered, tokenizer, stop, [False] * len(rendered.prompts))
     cut = [prompt.source for prompt in targets.prompts if holds_stop(targets.answer_to(prompt), stop)]
@@ -89,9 +85,7 @@ def given_answers(rendered: RenderedPrompts, tokenizer: PreTrainedTokenizerBase,
     return targets
 
 
-def make_targets(
-    rendered: RenderedPrompts, tokenizer: PreTrainedTokenizerBase, stop: StopSet, cut_off: Sequence[bool]
-) -> Targets:
+def make_targets(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet, cut_off: Sequence[bool]) -> Targets:
     """Tokenises the reference of each prompt; one that is not cut off gets the stop token.
 
     The prompt's ids stay what they are. The answer's are those of the whole text where it begins with the prompt's

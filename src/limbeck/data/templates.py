@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import jinja2.meta
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import nearest
 from limbeck.data.rows import Message
@@ -35,6 +36,9 @@ __all__ = [
 
 RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What rendering raises when a template refuses a conversation or stumbles over it."""
+
+Options = Mapping[str, Any]
+"""Variables for a template, by the recipe."""
 
 _USER = Message("user", "QZUSERQZ")
 _ANSWER = Message("assistant", "QZANSWERQZ")
@@ -67,18 +71,13 @@ class TemplateFacts:
 
 
 def choose_template(
-    choice: str,
-    student_tokenizer: PreTrainedTokenizerBase,
-    teacher_tokenizer: PreTrainedTokenizerBase | None,
-    *,
-    student_name: str,
-    teacher_name: str,
+    choice: str, student: Tokenizer, teacher: Tokenizer | None, *, student_name: str, teacher_name: str
 ) -> Template:
     """The template that a recipe's `template` names: "student", "teacher", or a file of jinja text.
 
     Raises RecipeError when there is none, and Refusal when it needs tokens that the student reads as several pieces.
     """
-    own = {"student": _own_template(student_tokenizer), "teacher": _own_template(teacher_tokenizer)}
+    own = {"student": _own_template(student), "teacher": _own_template(teacher)}
     source = own[choice] if choice in own else _read_template_file(choice)
     if source is None:
         ways = [f"template: {other}" for other, text in own.items() if text] + ["template: FILE with jinja text"]
@@ -90,27 +89,18 @@ def choose_template(
             fix=f"Set {', or '.join(ways)}.",
         )
     template = Template(source, choice, hashlib.sha256(source.encode("utf-8")).hexdigest())
-    if choice != "student" and teacher_tokenizer is not None:
-        _check_tokens(template, student_tokenizer, teacher_tokenizer, student_name)
+    if choice != "student" and teacher is not None:
+        _check_tokens(template, student, teacher, student_name)
     return template
 
 
 def render(
-    tokenizer: PreTrainedTokenizerBase,
-    template: Template,
-    messages: Sequence[Message],
-    options: Mapping[str, object],
-    *,
-    add_generation_prompt: bool,
+    tokenizer: Tokenizer, template: Template, messages: Sequence[Message], options: Options, *, opened: bool
 ) -> str:
-    """The conversation as text. Raises one of RENDER_ERRORS when the template refuses it."""
-    template_variables: dict[str, Any] = dict(options)
+    """The conversation as text, the answer to it `opened` or not. Raises one of RENDER_ERRORS when it is refused."""
+    turns = [{"role": message.role, "content": message.content} for message in messages]
     text = tokenizer.apply_chat_template(
-        [{"role": message.role, "content": message.content} for message in messages],
-        chat_template=template.source,
-        tokenize=False,
-        add_generation_prompt=add_generation_prompt,
-        **template_variables,
+        turns, chat_template=template.source, tokenize=False, add_generation_prompt=opened, **options
     )
     assert isinstance(text, str)
     return text
@@ -124,7 +114,7 @@ def describe_refusal(error: Exception) -> str:
     return f'the template says "{text}"' if isinstance(error, jinja2.TemplateError) else f"the template fails: {text}"
 
 
-def check_options(template: Template, options: Mapping[str, object]) -> None:
+def check_options(template: Template, options: Options) -> None:
     """Raises RecipeError for an option that the template does not read, or that is not the template's to read."""
     if not options:
         return
@@ -142,16 +132,14 @@ def check_options(template: Template, options: Mapping[str, object]) -> None:
         )
 
 
-def probe_template(
-    tokenizer: PreTrainedTokenizerBase, template: Template, options: Mapping[str, object]
-) -> TemplateFacts:
+def probe_template(tokenizer: Tokenizer, template: Template, options: Options) -> TemplateFacts:
     """Renders marked conversations and reads off what the template does.
 
     Raises Refusal when it cannot render a user turn and its answer, or does not open an answer that has a header.
     """
 
     def rendered(*messages: Message, opened: bool = False) -> str:
-        text = render(tokenizer, template, messages, options, add_generation_prompt=opened)
+        text = render(tokenizer, template, messages, options, opened=opened)
         if _USER.content not in text:
             raise LookupError("it leaves out the text of the user turn")
         return text
@@ -167,9 +155,13 @@ def probe_template(
         ) from error
     if opened == closed:
         _refuse_missing_header(template, closed, answered)
+    injected = None
+    with suppress(*RENDER_ERRORS):  # a template for one turn has no later header to compare with
+        later = render(tokenizer, template, (_USER, _ANSWER, _NEXT_USER), options, opened=False)
+        injected = _injected(_before(closed, _USER).removeprefix(str(tokenizer.bos_token or "")), later)
     return TemplateFacts(
         generation_prompt=opened.removeprefix(closed) if opened.startswith(closed) else _after(opened, _USER),
-        injected_system=_injected(tokenizer, template, options, _before(closed, _USER)),
+        injected_system=injected,
         turn_end=_after(answered, _ANSWER),
     )
 
@@ -199,33 +191,18 @@ def _refuse_missing_header(template: Template, closed: str, answered: str) -> No
     )
 
 
-def _injected(
-    tokenizer: PreTrainedTokenizerBase, template: Template, options: Mapping[str, object], before_user: str
-) -> str | None:
+def _injected(before_user: str, later: str) -> str | None:
     """What stands before the first user turn and does not stand before a later one.
 
     Between an answer and the next user turn the template writes the end of the answer and the header of a user turn.
-    What `before_user` shares with the end of that is the header; the rest, apart from the start token, is injected.
+    What `before_user`, without the start token, shares with the end of that is the header; the rest is injected.
     """
-    later = _rendered_or_none(tokenizer, template, [_USER, _ANSWER, _NEXT_USER], options)
-    if later is None:
-        return None  # a template for one turn has no later header to compare with
     between = _before(_after(later, _ANSWER), _NEXT_USER)
-    rest = before_user.removeprefix(str(tokenizer.bos_token or ""))
-    header = next(between[start:] for start in range(len(between) + 1) if rest.endswith(between[start:]))
-    return rest.removesuffix(header).strip() or None
+    header = next(between[start:] for start in range(len(between) + 1) if before_user.endswith(between[start:]))
+    return before_user.removesuffix(header).strip() or None
 
 
-def _rendered_or_none(
-    tokenizer: PreTrainedTokenizerBase, template: Template, messages: Sequence[Message], options: Mapping[str, object]
-) -> str | None:
-    try:
-        return render(tokenizer, template, messages, options, add_generation_prompt=False)
-    except RENDER_ERRORS:
-        return None
-
-
-def _own_template(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
+def _own_template(tokenizer: Tokenizer | None) -> str | None:
     source = None if tokenizer is None else tokenizer.chat_template
     if isinstance(source, dict):
         source = source.get("default")
@@ -246,19 +223,15 @@ def _read_template_file(choice: str) -> str:
         ) from error
 
 
-def _check_tokens(
-    template: Template,
-    student_tokenizer: PreTrainedTokenizerBase,
-    teacher_tokenizer: PreTrainedTokenizerBase,
-    student_name: str,
-) -> None:
+def _check_tokens(template: Template, student: Tokenizer, teacher: Tokenizer, student_name: str) -> None:
     """Refuses a template that writes special tokens of the teacher which the student does not have."""
-    # a template without system turns, or that needs options, is judged when rows are rendered, with the row
-    conversations = ([_USER, _ANSWER, _NEXT_USER], [_SYSTEM, _USER])
-    texts = [_rendered_or_none(student_tokenizer, template, messages, {}) or "" for messages in conversations]
-    special = {token.content for token in teacher_tokenizer.added_tokens_decoder.values() if token.special}
-    known = student_tokenizer.get_vocab()
-    split = sorted(token for token in special if token not in known and any(token in text for text in texts))
+    written = ""
+    for messages in ((_USER, _ANSWER, _NEXT_USER), (_SYSTEM, _USER)):
+        # a template without system turns, or that needs options, is judged when rows are rendered, with the row
+        with suppress(*RENDER_ERRORS):
+            written += render(student, template, messages, {}, opened=False) + "\n"
+    special = {token.content for token in teacher.added_tokens_decoder.values() if token.special}
+    split = sorted(token for token in special - student.get_vocab().keys() if token in written)
     if split:
         raise Refusal(
             "data.template-token-split",

@@ -40,11 +40,15 @@ class GradedAnswer:
 
 @dataclass(frozen=True)
 class GradedModel:
-    """Every prompt that a model was asked, each once; `settings` are those of its answering."""
+    """Every prompt that a model was asked, each once; `settings` are those of its answering.
+
+    Where the grades are preferences of a model between two, and not of graders, `judge` is its name.
+    """
 
     name: str
     answers: tuple[GradedAnswer, ...]
     settings: Mapping[str, object]
+    judge: str | None = None
 
     def by_key(self) -> dict[str, GradedAnswer]:
         found = {answer.key: answer for answer in self.answers}
@@ -54,7 +58,8 @@ class GradedModel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`difference` is first - second. The four shares add to 1; a tie is a difference within `TIE_WITHIN`.
+    """`difference` is first - second. A tie is a difference within `TIE_WITHIN`; the shares of it and of either being
+    better add to 1. It is of two good or two bad answers, which is not known (None) where grades are preferences.
 
     `longer_won` is the share of prompts won by the longer answer, of those won by either and not equally long.
     """
@@ -65,8 +70,9 @@ class Comparison:
     deviation: float
     first_better: Interval
     second_better: Interval
-    both_good: Interval
-    both_bad: Interval
+    tied: Interval
+    both_good: Interval | None
+    both_bad: Interval | None
     longer_won: Interval | None
     num_asked: int
     num_not_graded: tuple[int, int]
@@ -84,15 +90,21 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
         seed: of the resamples.
 
     Raises:
-        Refusal: they were asked other prompts.
+        Refusal: they were asked other prompts, or a judge graded one of them alone.
         UsageError: no prompt is graded for both.
     """
+    if first.judge != second.judge:
+        raise Refusal(
+            "evaluation.measures-mixed",
+            given=f"{first.name} is graded by {_measure(first)}, {second.name} by {_measure(second)}.",
+            needed="A preference between two answers and a grade of one answer are on no common scale.",
+            fix="Grade both in the same way.",
+        )
     notes = prompt_differences(first, second, other_template=other_template)
     first_P, second_P = common_scores(first, second)
-    apart_P = first_P - second_P
-    won_P = np.sign(apart_P) * (np.abs(apart_P) > TIE_WITHIN)
+    won_P = winners(first_P - second_P)
     good_P = first_P + second_P >= 2 * GOOD_FROM
-    longer_P = np.sign([(one.length or 0) - (two.length or 0) for one, two in _common(first, second)])
+    longer_P = np.sign([(one.length or 0) - (two.length or 0) for one, two in common_answers(first, second)])
     decided_P = (won_P != 0) & (longer_P != 0)
     return Comparison(
         first=first.name,
@@ -101,8 +113,9 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
         deviation=difference_deviation(first_P, second_P),
         first_better=share((won_P > 0).tolist()),
         second_better=share((won_P < 0).tolist()),
-        both_good=share(((won_P == 0) & good_P).tolist()),
-        both_bad=share(((won_P == 0) & ~good_P).tolist()),
+        tied=share((won_P == 0).tolist()),
+        both_good=None if first.judge else share(((won_P == 0) & good_P).tolist()),
+        both_bad=None if first.judge else share(((won_P == 0) & ~good_P).tolist()),
         longer_won=share((won_P == longer_P)[decided_P].tolist()) if decided_P.any() else None,
         num_asked=len(first.answers),
         num_not_graded=(_num_not_graded(first), _num_not_graded(second)),
@@ -113,7 +126,7 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
 
 def common_scores(*models: GradedModel) -> tuple[np.ndarray, ...]:
     """The grades of each model [P] on the prompts that all are graded for, in the order of the first model."""
-    common = _common(*models)
+    common = common_answers(*models)
     if not common:
         raise UsageError(
             "evaluation.nothing-graded",
@@ -125,6 +138,18 @@ def common_scores(*models: GradedModel) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(values, dtype=np.float64).T)
 
 
+def common_answers(*models: GradedModel) -> Sequence[tuple[GradedAnswer, ...]]:
+    """The answers of all models, prompt by prompt, where all are graded."""
+    by_key = [model.by_key() for model in models]
+    rows = (tuple(answers[key] for answers in by_key if key in answers) for key in by_key[0])
+    return [row for row in rows if len(row) == len(models) and all(answer.grade.value is not None for answer in row)]
+
+
+def winners(apart_P: np.ndarray) -> np.ndarray:
+    """1, -1 or 0 (a tie) for each difference of two scores."""
+    return np.sign(apart_P) * (np.abs(apart_P) > TIE_WITHIN)
+
+
 def by_slice(
     first: GradedModel, second: GradedModel, labels: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Interval]:
@@ -134,7 +159,7 @@ def by_slice(
     """
     first_P, second_P = common_scores(first, second)
     places: dict[str, list[int]] = defaultdict(list)
-    for place, (answer, _) in enumerate(_common(first, second)):
+    for place, (answer, _) in enumerate(common_answers(first, second)):
         if answer.key in labels:
             places[labels[answer.key]].append(place)
     ordered = sorted(places.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -178,11 +203,8 @@ def _first_difference(first: str, second: str) -> str:
     return f"from character {place + 1} on, {shown[0]!r} and {shown[1]!r}"
 
 
-def _common(*models: GradedModel) -> Sequence[tuple[GradedAnswer, ...]]:
-    """The answers of all models, prompt by prompt, where all are graded."""
-    by_key = [model.by_key() for model in models]
-    rows = (tuple(answers[key] for answers in by_key if key in answers) for key in by_key[0])
-    return [row for row in rows if len(row) == len(models) and all(answer.grade.value is not None for answer in row)]
+def _measure(model: GradedModel) -> str:
+    return "graders" if model.judge is None else f"the judge {model.judge}"
 
 
 def _num_not_graded(model: GradedModel) -> int:

@@ -112,14 +112,6 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", visible).split()).lstrip(_QUOTES).rstrip(_QUOTES + ".,;:!?")
 
 
-def _exact(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
-    return answer.strip() == reference.strip()
-
-
-def _normalised(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
-    return normalised(answer) == _wanted(reference)
-
-
 def _contains(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
     """Whole words where the script parts words by spaces: 12 is not in 112, while 北京 is in 在北京市."""
     wanted = _wanted(reference)
@@ -162,7 +154,7 @@ def _number(settings: GraderSettings, answer: str, reference: str, columns: Mapp
 
 def _json(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> float:
     try:
-        expected = _parsed(reference)
+        expected = None if settings.kind == "json-valid" else _parsed(reference)
     except ValueError as error:
         raise _NotGraded(f"the reference answer is not JSON: {error}") from None
     try:
@@ -172,15 +164,7 @@ def _json(settings: GraderSettings, answer: str, reference: str, columns: Mappin
     if settings.partial and isinstance(expected, dict) and isinstance(given, dict) and (expected or given):
         num_equal = sum(name in given and given[name] == value for name, value in expected.items())
         return num_equal / len(expected.keys() | given.keys())
-    return float(given == expected)
-
-
-def _json_valid(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
-    try:
-        _parsed(answer)
-    except ValueError:
-        return False
-    return True
+    return float(settings.kind == "json-valid" or given == expected)
 
 
 def _parsed(text: str) -> object:
@@ -228,8 +212,7 @@ def _letter(text: str, texts: Sequence[str], forms: Sequence[str]) -> str | None
     if normalised(text) in texts:
         return chr(ord("A") + texts.index(normalised(text)))
     for form in forms:
-        letters = [match[1].upper() for match in regex.finditer(form, text)]
-        if letters:
+        if letters := [match[1].upper() for match in regex.finditer(form, text)]:
             return letters[-1] if form == _SAID or len(set(letters)) == 1 else None
     return None
 
@@ -290,13 +273,13 @@ def _module(name: str) -> ModuleType:
 
 
 _GRADERS: dict[str, Callable[[GraderSettings, str, str, Mapping[str, object]], float]] = {
-    "exact": _exact,
-    "normalised": _normalised,
+    "exact": lambda settings, answer, reference, columns: answer.strip() == reference.strip(),
+    "normalised": lambda settings, answer, reference, columns: normalised(answer) == _wanted(reference),
     "contains": _contains,
     "regex": _regex,
     "number": _number,
     "json": _json,
-    "json-valid": _json_valid,
+    "json-valid": _json,
     "choice": _choice,
     "reasoning-gym": _reasoning_gym,
     "function": _function,

@@ -40,14 +40,14 @@ class TextMeasure:
     tokens that are the student's first choice; both are None for a text that the student wrote.
     """
 
-    divergence: Interval | None
-    agreement: float | None
-    student_entropy: float | None
-    teacher_entropy: float | None
     mean_length: float
     cut_off_share: float
     repetitive_share: float
     num_tokens: int
+    divergence: Interval | None = None
+    agreement: float | None = None
+    student_entropy: float | None = None
+    teacher_entropy: float | None = None
 
 
 @torch.no_grad()
@@ -105,10 +105,6 @@ def measure_lengths(answers: Sequence[Completion]) -> TextMeasure:
     """What can be said of answers that no model reads."""
     num_tokens = sum(len(answer.ids) for answer in answers)
     return TextMeasure(
-        divergence=None,
-        agreement=None,
-        student_entropy=None,
-        teacher_entropy=None,
         mean_length=num_tokens / len(answers),
         cut_off_share=sum(answer.cut_off for answer in answers) / len(answers),
         repetitive_share=sum(is_repetitive(answer.ids) for answer in answers) / len(answers),

@@ -3,7 +3,7 @@
 Intervals of 0/1 shares are Wilson's; all others come from a bootstrap over prompts: the models stay paired, and what
 happens within one prompt stays together. The interval of a difference adds two imaginary prompts, see `difference`.
 
-Shapes  R = resamples, P = prompts, K = kinds of prompts (equal in all columns), M = columns.
+Shapes  R = resamples, P = prompts, K = kinds of prompts (equal in all columns), M = columns, V = what a rater can say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["Interval", "difference", "difference_deviation", "gap_recovered", "mean_per_token", "mean_score", "share"]
+__all__ = [
+    "Interval",
+    "difference",
+    "difference_deviation",
+    "gap_recovered",
+    "kappa",
+    "mean_per_token",
+    "mean_score",
+    "share",
+]
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
@@ -123,6 +132,40 @@ def gap_recovered(student: ArrayLike, teacher: ArrayLike, distilled: ArrayLike, 
         return None
     before, ceiling, after = rows_P3.mean(axis=0)
     return Interval(float((after - before) / (ceiling - before)), float(low), float(high), len(rows_P3))
+
+
+def kappa(first: ArrayLike, second: ArrayLike, *, seed: int = 0) -> Interval | None:
+    """Agreement of two raters beyond chance (Cohen 1960), with a percentile bootstrap over prompts.
+
+    The resamples draw from the prompts and two imaginary ones, on which both rate by chance: raters that agree on a few
+    prompts are not proven to agree always. A resample in which both say one and the same thing counts to both ends.
+
+    Args:
+        first: what one rater said of each prompt, a number for each thing that can be said.
+        second: the other rater, on the same prompts.
+        seed: of the resampling.
+
+    Returns:
+        None when both say one and the same thing of all prompts: nothing is told apart that could be agreed on.
+    """
+    said, codes_P = np.unique(np.concatenate([_column(first), _column(second)]), return_inverse=True)
+    n, num_said = len(codes_P) // 2, len(said)
+    cells_VV = np.bincount(codes_P[:n] * num_said + codes_P[n:], minlength=num_said**2).reshape(num_said, num_said)
+    chance_VV = np.outer(cells_VV.sum(axis=1), cells_VV.sum(axis=0)) / n**2
+    if num_said == 1:
+        return None
+    chances_K = ((cells_VV + 2 * chance_VV) / (n + 2)).ravel()
+    drawn_RK = np.random.default_rng(seed).multinomial(n + 2, chances_K, size=NUM_RESAMPLES)
+    kappa_R = _kappas(drawn_RK.reshape(-1, num_said, num_said) / (n + 2))
+    low, high = (np.quantile(np.nan_to_num(kappa_R, nan=end), tail) for end, tail in zip((-1, 1), TAILS, strict=True))
+    return Interval(float(_kappas(cells_VV[None] / n)[0]), float(low), float(high), n)
+
+
+def _kappas(shares_RVV: np.ndarray) -> np.ndarray:
+    """Cohen's kappa of each table of shares [R]; NaN where all prompts are in one cell."""
+    agreed_R = np.trace(shares_RVV, axis1=1, axis2=2)
+    chance_R = (shares_RVV.sum(axis=1) * shares_RVV.sum(axis=2)).sum(axis=1)
+    return np.divide(agreed_R - chance_R, 1 - chance_R, out=np.full_like(agreed_R, np.nan), where=chance_R < 1 - 1e-12)
 
 
 def _differences(first: ArrayLike, second: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

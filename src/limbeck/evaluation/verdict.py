@@ -79,9 +79,9 @@ def before(teacher_and_student: Comparison, *, band: float = BAND) -> Verdict:
     decision = _rule(gap, band)
     reasons = {Decision.DISTIL: Reason.CLEAR_GAP, Decision.DONT: Reason.SMALL_GAP, Decision.NOT_SURE: Reason.UNSETTLED}
     found = [Reason.STUDENT_AHEAD if gap.high < 0 else reasons[decision]]
-    if compared.both_bad.estimate > HIGH_SHARE:
+    if compared.both_bad is not None and compared.both_bad.estimate > HIGH_SHARE:
         found.append(Reason.BOTH_BAD)
-    if compared.both_good.estimate > HIGH_SHARE:
+    if compared.both_good is not None and compared.both_good.estimate > HIGH_SHARE:
         found.append(Reason.BOTH_GOOD)
     more = _more_prompts(compared, band) if decision is Decision.NOT_SURE else None
     return Verdict(decision, tuple(found), band, gap=gap, more_prompts=more)

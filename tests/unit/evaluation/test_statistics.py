@@ -14,6 +14,7 @@ from limbeck.evaluation.statistics import (
     difference,
     difference_deviation,
     gap_recovered,
+    kappa,
     mean_per_token,
     mean_score,
     share,
@@ -171,10 +172,17 @@ def test_10_000_resamples_of_2_000_prompts_are_quick_and_small():
     rng = np.random.default_rng(15)
     scores_3P = rng.random((3, 2000))
     scores_3P[1] += 0.3
-    difference(scores_3P[0], scores_3P[1])
-    started = time.monotonic()
-    difference(scores_3P[0], scores_3P[1])
-    assert time.monotonic() - started < 2
+    tokens_P = rng.integers(5, 300, size=2000)
+    for statistic in (
+        lambda: difference(scores_3P[0], scores_3P[1]),
+        lambda: gap_recovered(*scores_3P),
+        lambda: mean_score(scores_3P[0]),
+        lambda: mean_per_token(scores_3P[0], tokens_P),
+        lambda: kappa(scores_3P[0] > 0.5, scores_3P[1] > 0.5),
+    ):
+        started = time.monotonic()
+        assert statistic() is not None
+        assert time.monotonic() - started < 2
     tracemalloc.start()
     gap_recovered(*scores_3P)
     difference(rng.random(30_000), rng.random(30_000))
@@ -227,3 +235,34 @@ def test_the_share_is_undefined_exactly_when_the_gaps_interval_reaches_0():
         assert defined == (difference(teacher, student).low > 0)
         seen.add(defined)
     assert seen == {True, False}
+
+
+def test_kappa_of_a_known_table():
+    # both yes 20, first alone 5, second alone 10, both no 15: agreed 0.7, by chance 0.5 x 0.6 + 0.5 x 0.4 = 0.5
+    first, second = [1] * 25 + [0] * 25, [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
+    interval = kappa(first, second)
+    assert interval.estimate == pytest.approx(0.4)
+    assert interval.low < 0.2 < 0.6 < interval.high
+    assert interval.n == 50
+
+
+def test_kappa_of_raters_that_always_agree_never_or_say_one_thing():
+    assert kappa([0, 1, 2, 0], [0, 1, 2, 0]).estimate == 1
+    assert kappa([0, 1, 2, 0], [0, 1, 2, 0]).low < 0.8
+    assert kappa([0, 1], [1, 0]).estimate == -1
+    assert kappa([1, 1, 1], [0, 1, 0]).estimate == 0
+    assert kappa([1, 1], [1, 1]) is None
+
+
+@pytest.mark.parametrize("num", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("truth", [0.0, 0.4, 0.8])
+def test_kappa_covers_the_truth(num, truth):
+    # a share `truth` of the prompts is rated alike, the others by chance, with three things to say
+    rng = np.random.default_rng(19)
+    covered = []
+    for _ in range(200):
+        first, second = rng.choice(3, p=[0.4, 0.3, 0.3], size=(2, num))
+        second = np.where(rng.random(num) < truth, first, second)
+        interval = kappa(first, second)
+        covered.append(interval.low <= truth <= interval.high)
+    assert 0.91 <= np.mean(covered) <= 0.985

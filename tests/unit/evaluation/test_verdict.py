@@ -67,7 +67,7 @@ def test_what_ties_say():
     assert before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
 
 
-@pytest.mark.parametrize("share_apart", [0.3, 0.5])
+@pytest.mark.parametrize("share_apart", [0.1, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("num", [60, 200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_teacher_no_better_seldom_gets_distil(num, share_apart):
     found = decisions(num, 0.0, share_apart, num_sets=10_000, seed=1)

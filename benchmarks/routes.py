@@ -41,7 +41,7 @@ def off_policy_steps(student: int, teacher: int, num_prompts: int, steps: int) -
     return max(1, round((practised - num_prompts * READS * teacher) / (PROMPTS_PER_STEP * LEARNS * student)))
 
 
-def train(name: str, folder: Path, **settings: object) -> tuple[Run, list[dict[str, Any]]]:
+def train(recipe: str, folder: Path, /, **settings: object) -> tuple[Run, list[dict[str, Any]]]:
     """Run a demo recipe in a process of its own; its run and events."""
     overrides = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
     command = [

@@ -49,7 +49,7 @@ def train(recipe: str, folder: Path, /, **settings: object) -> tuple[Run, list[d
         "-c",
         "from limbeck.cli import main; main()",
         "train",
-        str(RECIPES / f"{name}.yaml"),
+        str(RECIPES / f"{recipe}.yaml"),
         *overrides,
         "--json",
     ]

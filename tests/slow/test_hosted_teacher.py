@@ -59,8 +59,8 @@ def write(workspace: Path, url: str, model: str, max_tokens: int) -> list[Answer
         parse_ref(f"openai:{model}", workspace=workspace), settings, workspace=workspace, account="run"
     )
     questions = ["What is the capital of France?", "Name a colour.", "What is 2 + 2?"]
-    prompts = [[{"role": "user", "content": text}] for text in questions]
-    return [answer for _, _, answer in teacher.write(prompts, max_tokens=max_tokens, temperature=0.0)]
+    asked = [([{"role": "user", "content": text}], 0) for text in questions]
+    return list(teacher.write(asked, max_tokens=max_tokens, temperature=0.0))
 
 
 def test_a_real_server_writes_answers_that_are_stored_and_not_asked_again(url, tmp_path):

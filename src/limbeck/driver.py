@@ -42,7 +42,7 @@ from limbeck.training.provenance import provenance_of, store_prompts, writing_no
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["answer_run", "resume_run", "train_run", "train_stages"]
+__all__ = ["answer_run", "resume_run", "stages_at_start", "train_run", "train_stages"]
 
 FIRST_ANSWERS = "held-out-step-000000"
 
@@ -83,6 +83,24 @@ def train_stages(
         run = train_run(stage, listen, watch)
     assert run is not None, "at least one recipe"
     return run
+
+
+def stages_at_start(stages: Sequence[LoadedRecipe]) -> list[Recipe]:
+    """The recipes of stages with, for each earlier stage that one of them names, the student that that one starts from.
+
+    So they can be looked at before there is a run of any of them.
+    """
+    found: list[Recipe] = []
+    starts: dict[str | None, str] = {}
+    for stage in stages:
+        recipe = stage.recipe
+        models = {"student": recipe.student, "teacher": recipe.teacher}
+        recipe = recipe.model_copy(update={role: starts.get(text, text) for role, text in models.items()})
+        starts["previous"] = recipe.student
+        if recipe.name is not None:
+            starts[f"run:{recipe.name}"] = recipe.student
+        found.append(recipe)
+    return found
 
 
 def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:

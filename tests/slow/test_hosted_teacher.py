@@ -28,7 +28,7 @@ START_S = 90.0
 def url():
     """The address of the server, which runs in the folder of the models, so `teacher` names one."""
     if MISSING:
-        pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
+        pytest.fail(f"transformers serve needs {', '.join(MISSING)}, which the extra `dev` installs")
     folder = real_models.default_cache()
     if not (folder / "teacher").is_dir():
         pytest.fail(f"{folder} holds no models: run `make models` first")

@@ -133,10 +133,11 @@ class Calls:
         """Wait until a question is decided: None when its answer is stored. Raises what stopped the writing."""
         while question.key not in self._decided:
             if time.monotonic() >= self._tells_at:
-                self._tells_at += _TELL_EVERY_S
-                ages_s = self.in_flight_s() or [0.0]
-                told = f"{len(self._decided)} of {self._num_questions} questions are decided, {len(ages_s)} in flight"
-                self._tell(f"{told}, the longest for {max(ages_s):.0f} s")
+                self._tells_at = time.monotonic() + _TELL_EVERY_S
+                sent = list(self._in_flight.values())
+                longest_s = max((time.monotonic() - sent_at for sent_at in sent), default=0.0)
+                told = f"{len(self._decided)} of {self._num_questions} questions are decided, {len(sent)} in flight"
+                self._tell(f"{told}, the longest for {longest_s:.1f} s")
             try:
                 news = self._news.get(timeout=_TELL_EVERY_S)
             except queue.Empty:
@@ -146,10 +147,6 @@ class Calls:
                 raise self._gate.stop
             self._decided[news[0]] = news[1]
         return self._decided[question.key]
-
-    def in_flight_s(self) -> list[float]:
-        """How long each request in flight has been so."""
-        return [time.monotonic() - sent_at for sent_at in list(self._in_flight.values())]
 
     def _run(self) -> None:
         try:

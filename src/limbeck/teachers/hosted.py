@@ -51,7 +51,6 @@ class HostedTeacher:
         self._settings = settings
         self._account = account
         self._environ = environ
-        self._calls: Calls | None = None
 
     def write(
         self,
@@ -75,14 +74,9 @@ class HostedTeacher:
         missing = {each.key: each for each in questions if self.ledger.find(each.key, max_tokens) is None}
         with ExitStack() as stack:
             calls = stack.enter_context(self._start(missing.values(), tell)) if missing else None
-            self._calls = calls
             for each in questions:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
-
-    def in_flight_s(self) -> list[float]:
-        """How long each request that is in flight now has been so."""
-        return self._calls.in_flight_s() if self._calls is not None else []
 
     def spent(self) -> Cost:
         """What the account has spent so far."""

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from limbeck.errors import LimbeckError, Refusal, Stopped, UsageError
 from limbeck.models.refs import parse_ref
+from limbeck.teachers import calls
 from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
 from limbeck.teachers.ledger import Cost
 from misbehaving_server import FORMS, MisbehavingServer, completion, error, http, in_seconds
@@ -284,6 +285,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from limbeck.models.refs import parse_ref
+from limbeck.teachers import calls
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 workspace, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -342,18 +344,25 @@ def test_an_interrupt_ends_within_seconds_and_keeps_what_was_answered(tmp_path):
 
 
 @pytest.mark.report("HA-11")
-def test_requests_in_flight_and_their_age_can_be_seen_and_a_caller_may_stop_early(tmp_path):
+def test_requests_in_flight_and_their_age_are_told_and_a_caller_may_stop_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "_TELL_EVERY_S", 0.05)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if "4 in flight" in text and float(text.split()[-2]) >= 0.2:
+            raise KeyboardInterrupt
+
     with MisbehavingServer(lambda seen: "hang" if seen.prompt != "p0" else "good") as server:
-        one = teacher(tmp_path, server.url, concurrency=4)
-        told = []
         asked = [(row, 0) for row in prompts(20)]
-        with closing(one.write(asked, max_tokens=10, tell=told.append)) as answers:
-            assert next(answers).label == "ok"
-            wait_for(lambda: len(one.in_flight_s()) == 4)
-            time.sleep(0.05)
-            assert all(age_s >= 0.05 for age_s in one.in_flight_s())
+        answers = teacher(tmp_path, server.url, concurrency=4).write(asked, max_tokens=10, tell=tell)
+        assert next(answers).label == "ok"
+        with pytest.raises(KeyboardInterrupt):
+            next(answers)
         assert len(server.seen) == 5
-        assert one.in_flight_s() == []
+        with closing(teacher(tmp_path, server.url).write(asked[:2], max_tokens=10)) as answers:
+            assert next(answers).label == "ok"
+    assert told[-1].startswith("1 of 20 questions are decided")
 
 
 @pytest.mark.parametrize("cap", ["tokens", "money", "calls"])
@@ -415,6 +424,7 @@ CRASH = """
 import sys
 from pathlib import Path
 from limbeck.models.refs import parse_ref
+from limbeck.teachers import calls
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 workspace = Path(sys.argv[1])
 settings = HostedSettings(base_url=sys.argv[2], num_attempts=2, first_wait_s=0.01, attempt_s=0.3, max_calls=99)

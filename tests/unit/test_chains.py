@@ -165,7 +165,7 @@ def test_a_stage_that_learns_from_one_before_it_has_no_other_teacher(chain):
     """Lost skills are brought back by the run before they were lost, which is no second master."""
     workspace, _ = chain
     recipe = workspace / "main" / "recipe.yaml"
-    back = verbs.train(recipe, overrides=["student=run:style", "teacher=run:warm", "name=back", "steps=1"])
+    back = verbs.train(recipe, overrides=["student=run:style", "teacher=run:warm", "name=recovered", "steps=1"])
     assert not [event for event in of_kind(back, "note") if "different teachers" in event["text"]]
     roles = {parent["role"]: parent["run"] for parent in of_kind(back, "start")[0]["parents"]}
     assert roles == {"student": "style", "teacher": "warm"}

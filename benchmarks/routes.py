@@ -109,7 +109,7 @@ def compare(folder: Path, counts: list[int], steps: int) -> tuple[list[Table], d
         other = off_policy_steps(sizes["student"], sizes["teacher"], num, steps)
         by_route.append((f"{num:,}", "off-policy", *judge(f"off-{num}", "off_policy", steps=other, **given)))
     given = {"prompts": str(folder / "prompts.jsonl"), "steps": steps}
-    adapter = judge("adapter", "on_policy", lora={"rank": 8}, learning_rate=0.01, **given)
+    adapter = judge("adapter", "on_policy", learning_rate=0.01, **{"lora.rank": 8, "lora.alpha": 16}, **given)
     share = _num_weights(folder / "runs" / "adapter" / "adapter") / sizes["student"]
 
     results["adapter"]["trainable_share"] = share

@@ -66,7 +66,7 @@ def train(
     recipe: RecipeFile,
     *later: Annotated[Path, Parameter(help="Later stages; `student: previous` goes on from the one before.")],
     overrides: Overrides = (),
-    dry_run: Annotated[bool, Parameter(help="Show what the first recipe means, and stop.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Show what the recipes mean, and stop.", negative=())] = False,
     as_json: Json = False,
 ) -> None:
     """Run a recipe, or several, one after the other."""
@@ -78,9 +78,10 @@ def train(
 
     printer = Printer()
     if dry_run:
-        report = verbs.plan(recipe, overrides=overrides)
-        show_check(printer, report)
-        refuse_if_too_large(report.memory)
+        for path, report in zip((recipe, *later), verbs.plan(recipe, *later, overrides=overrides), strict=True):
+            printer.rule(path.name)
+            show_check(printer, report)
+            refuse_if_too_large(report.memory)
     elif as_json:
         verbs.train(recipe, *later, overrides=overrides, listen=_print_json)
     else:

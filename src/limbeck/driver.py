@@ -33,7 +33,7 @@ from limbeck.routes.off_policy import describe_objective, few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_failed
-from limbeck.runs.store import Run
+from limbeck.runs.store import Run, runs_folder
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
@@ -42,7 +42,7 @@ from limbeck.training.provenance import provenance_of, store_prompts, writing_no
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["answer_run", "resume_run", "train_run", "train_stages"]
+__all__ = ["answer_run", "resume_run", "stages_at_start", "train_run", "train_stages"]
 
 FIRST_ANSWERS = "held-out-step-000000"
 
@@ -85,8 +85,28 @@ def train_stages(
     return run
 
 
+def stages_at_start(stages: Sequence[LoadedRecipe]) -> list[Recipe]:
+    """The recipes of stages with, for each earlier stage that one of them names, the student that that one starts from.
+
+    So they can be looked at before there is a run of any of them.
+    """
+    found: list[Recipe] = []
+    starts: dict[str | None, str] = {}
+    for stage in stages:
+        recipe = stage.recipe
+        models = {"student": recipe.student, "teacher": recipe.teacher}
+        recipe = recipe.model_copy(update={role: starts.get(text, text) for role, text in models.items()})
+        starts["previous"] = recipe.student
+        if recipe.name is not None:
+            starts[f"run:{recipe.name}"] = recipe.student
+        found.append(recipe)
+    return found
+
+
 def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:
     """Let the teacher of a recipe write its answers into a run folder of their own, and train nothing.
+
+    Answers of a named recipe that were cut short go on in the folder that they have.
 
     Raises:
         Refusal: nothing of the recipe is learnt from answers that a teacher writes.
@@ -101,7 +121,10 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
         )
     machine, material = _prepare(recipe)
     name = None if recipe.name is None else f"{recipe.name}-answers"
-    with Run.create(Path(recipe.workspace), name) as run, _ending(_Log(run, listen)) as log:
+    workspace = Path(recipe.workspace)
+    begun = Run(runs_folder(workspace) / (name or "-"))
+    goes_on = begun.path.exists() and begun.status().state != "done"
+    with begun if goes_on else Run.create(workspace, name) as run, _ending(_Log(run, listen)) as log:
         models = load_models(material, recipe, machine)
         write_recipe(run.recipe_path, recipe)
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
@@ -198,14 +221,14 @@ def _drive(
     log.write("start", **about, **provenance)
     for note in _notes(run, recipe, material, models, checkpoint):
         log.write("note", text=note)
+    if checkpoint is None and recipe.answers_written:
+        save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
     lesson = _lesson(run, log, recipe, material, models)
     held_out = held_out_texts(run, log.write, recipe, material, models)
     if not recipe.scores:
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
     with _stop_signals(log) as stop_asked:
-        if checkpoint is None and recipe.answers_written:
-            save_checkpoint(run.checkpoints_path, state)  # what the teacher wrote is not written again
         if state.step == 0 and FIRST_ANSWERS not in run.answer_sets():
             _evaluate(run, log, recipe, material, state, lesson, held_out)
         for record in train(state, lesson, recipe):

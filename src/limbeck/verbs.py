@@ -9,10 +9,10 @@ from pathlib import Path
 
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
-from limbeck.driver import answer_run, resume_run, train_stages
+from limbeck.driver import answer_run, resume_run, stages_at_start, train_stages
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
-from limbeck.recipe.files import load_recipe
+from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.rollouts.sampling import Sampling
 from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.store import Run, find_run
@@ -44,8 +44,7 @@ def train(
     Raises:
         LimbeckError: see the message; `exit_code` is what the command line would exit with.
     """
-    stages = [load_recipe(Path(recipe), list(overrides), os.environ) for recipe in recipes]
-    return train_stages(stages, listen, watch)
+    return train_stages(_load(recipes, overrides), listen, watch)
 
 
 def answers(recipe: str | Path, *, overrides: Sequence[str] = (), listen: Listener = lambda event: None) -> Run:
@@ -64,9 +63,17 @@ def resume(
     return resume_run(find_run(str(run), Path(workspace)), listen, watch)
 
 
-def plan(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:
-    """Prompts, pair and memory of a recipe, without reading a weight."""
-    return plan_recipe(load_recipe(Path(recipe), list(overrides), os.environ).recipe)
+def plan(*recipes: str | Path, overrides: Sequence[str] = ()) -> list[CheckReport]:
+    """Prompts, pair and memory of each recipe, without reading a weight.
+
+    A stage that goes on from an earlier one, or learns from it, is planned with the model that that one starts from:
+    they are of one shape.
+    """
+    return [plan_recipe(stage) for stage in stages_at_start(_load(recipes, overrides))]
+
+
+def _load(recipes: Sequence[str | Path], overrides: Sequence[str]) -> list[LoadedRecipe]:
+    return [load_recipe(Path(recipe), list(overrides), os.environ) for recipe in recipes]
 
 
 def check(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:

@@ -28,7 +28,7 @@ START_S = 90.0
 def url():
     """The address of the server, which runs in the folder of the models, so `teacher` names one."""
     if MISSING:
-        pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
+        pytest.fail(f"transformers serve needs {', '.join(MISSING)}, which the extra `dev` installs")
     folder = real_models.default_cache()
     if not (folder / "teacher").is_dir():
         pytest.fail(f"{folder} holds no models: run `make models` first")
@@ -59,8 +59,8 @@ def write(workspace: Path, url: str, model: str, max_tokens: int) -> list[Answer
         parse_ref(f"openai:{model}", workspace=workspace), settings, workspace=workspace, account="run"
     )
     questions = ["What is the capital of France?", "Name a colour.", "What is 2 + 2?"]
-    prompts = [[{"role": "user", "content": text}] for text in questions]
-    return [answer for _, _, answer in teacher.write(prompts, max_tokens=max_tokens, temperature=0.0)]
+    asked = [([{"role": "user", "content": text}], 0) for text in questions]
+    return list(teacher.write(asked, max_tokens=max_tokens, temperature=0.0))
 
 
 def test_a_real_server_writes_answers_that_are_stored_and_not_asked_again(url, tmp_path):

@@ -65,6 +65,23 @@ def test_each_route_keeps_its_promise(name, pair, tmp_path):
     hold(name, judged(run, pair))
 
 
+def test_what_fine_tuning_cost_is_brought_back_by_the_run_before_it(pair, tmp_path):
+    material, recipe, _ = pair
+    overrides = [f"workspace={tmp_path}"]
+    verbs.train(RECIPES / "on_policy.yaml", overrides=[*overrides, "name=able"])
+    last = verbs.train(RECIPES / "narrow.yaml", RECIPES / "recover.yaml", overrides=overrides)
+    runs = {run.name: run for run in list_runs(tmp_path)}
+    (narrow,) = runs.keys() - {"able", last.name}
+    able, lost, back = (measure(str(runs[name].model_path), material, recipe) for name in ("able", narrow, last.name))
+    print(able.exact, lost.exact, back.exact)
+    hold("narrow.yaml", {"points_lost": 100 * (able.exact.estimate - lost.exact.estimate)})
+    recovered = gap_recovered(lost.right, able.right, back.right)
+    assert recovered is not None
+    hold("recover.yaml", {"recovered": recovered.estimate})
+    notes = [str(event["text"]) for event in last.read_events() if event["kind"] == "note"]
+    assert not any("different teachers" in text for text in notes)
+
+
 def test_three_stages_in_one_command(pair, tmp_path):
     names = ["chain_1_warm_up.yaml", "chain_2_on_policy.yaml", "chain_3_style.yaml"]
     last = verbs.train(*(RECIPES / name for name in names), overrides=[f"workspace={tmp_path}"])

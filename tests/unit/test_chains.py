@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from limbeck.cli import run_cli
 from limbeck.errors import ModelError, Refusal
 from limbeck.models.load import load_model
 from limbeck.models.refs import parse_ref
-from limbeck.runs.lineage import content_of, other_teachers, teachers_of, trace
+from limbeck.runs.lineage import Node, content_of, other_teachers, teachers_of, trace
 from limbeck.runs.store import Run
 from pairs import write_pair
 
@@ -117,6 +118,57 @@ def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
 
 def _plainly():
     return {"trainable": False, "dtype": torch.float32, "device": torch.device("cpu")}
+
+
+def test_a_dry_run_plans_every_stage_before_there_is_a_run_of_any(tmp_path, capsys):
+    paths = []
+    for name, settings in (("first", {}), ("second", {"student": "previous", "teacher": "run:first"})):
+        path = write_pair(tmp_path / name, workspace=str(tmp_path), num_prompts=20 if name == "first" else 14)
+        path = path.rename(path.with_name(f"{name}.yaml"))
+        text = path.read_text().replace('name: "tiny"', f'name: "{name}"')
+        for role, model in settings.items():
+            text = text.replace(f'{role}: "{role}"', f'{role}: "{model}"')
+        path.write_text(text)
+        paths.append(str(path))
+    assert run_cli(["train", *paths, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert told.index("first.yaml") < told.index("14 prompts train") < told.index("second.yaml")
+    assert told.index("second.yaml") < told.index("8 prompts train")
+    assert not (tmp_path / "runs").exists()
+    assert run_cli(["train", paths[1], "--dry-run"]) == 2  # alone it has nothing before it
+    (tmp_path / "second" / "rows.jsonl").unlink()
+    assert run_cli(["train", *paths, "--dry-run"]) == 2
+
+
+def test_teachers_are_told_apart_by_content_and_not_by_name():
+    def stages(*teachers):
+        node = None
+        for number, teacher in enumerate(teachers):
+            parents = () if node is None else (replace(node, role="student"),)
+            node = Node(
+                "run", f"stage-{number}", "", dict(zip(("name", "weights", "dtype"), teacher, strict=True)), parents
+            )
+        return other_teachers(node)
+
+    first = ("big", "a" * 64, "float32")
+    assert stages(first, ("moved/big", "a" * 64, "float32")) == ""
+    assert "different teachers: stage-1 from big, stage-0 from big" in stages(first, ("big", "b" * 64, "float32"))
+    # rounded weights have another hash, and an interface has none: then the name decides
+    assert stages(first, ("big", "b" * 64, "bfloat16")) == ""
+    assert "different" in stages(first, ("other", "b" * 64, "bfloat16"))
+    assert stages(("openai:x at desk", None, None), ("openai:x at desk", None, None)) == ""
+    assert "different" in stages(("openai:x at desk", None, None), ("openai:x at home", None, None))
+    assert "different" in stages(first, ("openai:x at home", None, None))
+
+
+def test_a_stage_that_learns_from_one_before_it_has_no_other_teacher(chain):
+    """Lost skills are brought back by the run before they were lost, which is no second master."""
+    workspace, _ = chain
+    recipe = workspace / "main" / "recipe.yaml"
+    back = verbs.train(recipe, overrides=["student=run:style", "teacher=run:warm", "name=recovered", "steps=1"])
+    assert not [event for event in of_kind(back, "note") if "different teachers" in event["text"]]
+    roles = {parent["role"]: parent["run"] for parent in of_kind(back, "start")[0]["parents"]}
+    assert roles == {"student": "style", "teacher": "warm"}
 
 
 def test_previous_needs_a_stage_before(tmp_path):

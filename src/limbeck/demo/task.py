@@ -153,15 +153,18 @@ def follows_style(answer_text: str) -> bool:
     return answer_text.startswith(STYLE)
 
 
-def write_prompts(path: Path, num: int, seed: int, *, side: Side = "train", style: str = "") -> None:
+def write_prompts(
+    path: Path, num: int, seed: int, *, side: Side = "train", style: str = "", topic: str | None = None
+) -> None:
     """Writes `num` rows, one JSON object a line: the prompt as chat messages and the right answer beside it.
 
     Distillation reads the prompt alone, and the answer is there for grading; supervised training learns it. `style` is
-    put before each answer.
+    put before each answer. With a `topic`, only rows of that topic are written, of `num` rows of all.
     """
     rows = (
         {"prompt": [{"role": "user", "content": example.message}], "answer": style + example.answer}
         for example in examples(seed, num, side=side)
+        if topic is None or f'"topic":"{topic}"' in example.answer
     )
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 

@@ -6,11 +6,12 @@ prompts. Answers are stored as they are measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from limbeck.data.chat import Prompt
+from limbeck.errors import Refusal
 from limbeck.evaluation.answers import answer_prompts, text_of
 from limbeck.evaluation.held_out import TextMeasure, measure_lengths, measure_text
 from limbeck.objectives.divergence import Objective
@@ -20,15 +21,15 @@ from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.runs.store import Run
 from limbeck.teachers.signal import Teacher
-from limbeck.teachers.writer import ask
-from limbeck.training.answers import as_student_reads
+from limbeck.training.answers import as_student_reads, ask_teacher
 from limbeck.training.material import Material
-from limbeck.training.setup import Models, make_engine, make_writer
+from limbeck.training.setup import Models, make_engine
 from limbeck.training.state import TrainState
 
 __all__ = ["HELD_OUT_TEACHER", "HeldOut", "answer_rows", "evaluate", "held_out_texts"]
 
 HELD_OUT_TEACHER = "held-out-teacher"
+READABLE = (None, "cut-off", "duplicate")  # labels of answers that are text, from their beginning at least
 
 Log = Callable[..., None]
 
@@ -90,6 +91,7 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
         return HeldOut(prompts, tuple(Completion(given.answer_to(prompt), (), False) for prompt in prompts))
     if HELD_OUT_TEACHER in run.answer_sets():  # a continued run keeps the text that it measured so far
         rows: dict[object, dict[str, Any]] = {row["prompt_hash"]: row for row in run.read_answers(HELD_OUT_TEACHER)}
+        prompts = tuple(prompt for prompt in prompts if prompt.content_hash in rows)
         stored = [rows[prompt.content_hash] for prompt in prompts]
         return HeldOut(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
     log("phase", phase="teacher answers held-out prompts")
@@ -103,12 +105,29 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
             seed=recipe.seed,
         )
     else:
-        writer = make_writer(models, material, recipe)
-        asked = ask(writer, prompts, material.examples, num_answers=1, seed=recipe.seed)
+        asked = ask_teacher(run, log, recipe, material, models, prompts, 1)
+        prompts, asked = _with_text(prompts, asked, log)
         texts = as_student_reads(asked, prompts, material)
     student = make_engine(models.student, models.student_writing, material, recipe)
     run.write_answers(HELD_OUT_TEACHER, answer_rows(student, prompts, texts))
     return HeldOut(prompts, tuple(texts))
+
+
+def _with_text(
+    prompts: Sequence[Prompt], asked: Sequence[Mapping[str, Any]], log: Log
+) -> tuple[tuple[Prompt, ...], list[Mapping[str, Any]]]:
+    """The prompts to which the teacher wrote a text that can be read, with these texts: no gap becomes a number."""
+    pairs = [pair for pair in zip(prompts, asked, strict=True) if pair[1]["label"] in READABLE]
+    if len(pairs) < len(asked):
+        log("note", text=f"{len(asked) - len(pairs)} of {len(asked)} held-out prompts have no text to measure.")
+    if not pairs:
+        raise Refusal(
+            "teacher.no-held-out-text",
+            given=f"None of the teacher's answers to {len(asked)} held-out prompts can be read.",
+            needed="What the student learns is measured on texts of the teacher that it never saw.",
+            fix="Look at their labels in the log of the run, and at the prompts.",
+        )
+    return tuple(prompt for prompt, _ in pairs), [row for _, row in pairs]
 
 
 def answer_rows(engine: Engine, prompts: Sequence[Prompt], answers: Sequence[Completion]) -> list[dict[str, object]]:

@@ -30,14 +30,14 @@ from transformers import (
 )
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from limbeck.data.batch import TokenBatch
 from limbeck.errors import ModelError, Refusal
 from limbeck.models.arena import move_together
 from limbeck.models.attention import NEVER_SEEN, ContextCache, attention_mask, kinds_of
-from limbeck.models.refs import ModelRef
+from limbeck.models.refs import ModelRef, adapter_alone
 from limbeck.objectives.fused import Head, head_of
 
 __all__ = [
@@ -168,6 +168,9 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     """
     config = load_config(ref)
     tokenizer = load_tokenizer(ref)
+    source, _ = _source(ref)
+    if ref.kind == "hub" and find_adapter_config_file(source, revision=ref.revision) is not None:
+        raise adapter_alone(ref.text)
     module = _read_weights(ref, dtype).eval()
     if ref.weights is not None:
         _put_weights(module, ref)

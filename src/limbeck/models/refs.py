@@ -13,7 +13,7 @@ from limbeck.errors import ModelError
 from limbeck.names import check_name
 from limbeck.recipe.files import load_recipe
 
-__all__ = ["ModelRef", "parse_ref"]
+__all__ = ["ModelRef", "adapter_alone", "parse_ref"]
 
 Kind = Literal["hub", "folder", "gguf", "run", "hosted", "served"]
 
@@ -127,6 +127,8 @@ def _parse_checkpoint(text: str, model: Path, step: str, workspace: Path) -> Mod
 
 
 def _parse_folder(text: str, path: Path) -> ModelRef:
+    if (path / "adapter_config.json").is_file():
+        raise adapter_alone(text)
     if (path / "config.json").is_file():
         return ModelRef(text, "folder", path, None)
     models = [path / "model"] if (path / "model" / "config.json").is_file() else sorted(path.glob("*.gguf"))
@@ -135,4 +137,14 @@ def _parse_folder(text: str, path: Path) -> ModelRef:
         given=f"The folder {text} has no config.json.",
         needed="A model is a folder as transformers saves it (config.json, tokenizer, weights), or a .gguf file.",
         fix=f"Name {models[0] if models else 'such a folder'}.",
+    )
+
+
+def adapter_alone(text: str) -> ModelError:
+    """What to say of a model that is an adapter, whatever else lies beside it."""
+    return ModelError(
+        "model.adapter",
+        given=f"{text} holds an adapter (adapter_config.json).",
+        needed="An adapter changes a base, and a folder or repository that holds both could be read as either.",
+        fix="Name the merged model: run:NAME of a run with lora is one, and peft's merge_and_unload makes one.",
     )

@@ -11,19 +11,21 @@ from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.rules import OBJECTIVES_OF
-from limbeck.recipe.schema import Lora, OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
+from limbeck.recipe.schema import Hosted, Lora, OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers | Lora]] = {
+_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers | Lora | Hosted]] = {
     "sampling": Sampling,
     "practice_growth": PracticeGrowth,
     "warmup": WarmUp,
     "own_answers": OwnAnswers,
     "lora": Lora,
+    "hosted": Hosted,
 }
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
 _NOT_OFFERED = "epochs num_epochs num_train_epochs qlora"
+_SECRETS = "api_key apikey key secret password token openai_api_key"
 _LORA_MODULES = "target_modules modules_to_save lora_modules"
 
 
@@ -74,7 +76,7 @@ def field_of(path: tuple[str, ...]) -> FieldInfo | None:
     """The field at `path`, None if there is no such setting; an option of the chat template has the field around it."""
     if len(path) == 2 and path[0] in _NESTED:
         return _NESTED[path[0]].model_fields.get(path[1])
-    if len(path) == 1 or (len(path) == 2 and path[0] == "template_options"):
+    if len(path) == 1 or (len(path) == 2 and path[0].endswith("_options")):
         return Recipe.model_fields.get(path[0])
     return None
 
@@ -102,6 +104,9 @@ def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
         return "recipe.cross-entropy", why, "Remove it; own_answers has a weight for answers that people wrote."
     if {parts[0], parts[-1]} & set(_NOT_OFFERED.split()):
         return "recipe.not-offered", "This version counts steps, not epochs, and quantises nothing.", remove
+    if parts[-1] in _SECRETS.split():
+        why = "A recipe lies in files and logs. A key comes from the environment and goes to approved addresses alone."
+        return "recipe.key-in-recipe", why, "Remove it; see docs/hosted-teachers.md, and call this key back."
     if parts[-1] in _LORA_MODULES.split():
         why = (
             "LoRA trains all linear layers of the body. Embedding and output head stay as they are: the objective "

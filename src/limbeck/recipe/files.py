@@ -36,6 +36,8 @@ _PATHS = ("prompts", "held_out", "workspace", "template", "student", "teacher", 
 _TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp")
 # Words that a template would take as true, and that other YAML readers take as a switch.
 _SWITCH_WORDS = ("yes", "no", "on", "off", "y", "n")
+# Settings that nobody may give here, and whose value no message repeats.
+_SECRET = re.compile(r"(^|[._])(api_?key|key|secret|password|token)$", re.IGNORECASE)
 _NEEDS_NO_QUOTES = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
 
 
@@ -103,6 +105,7 @@ class _Entry:
     def problem(self, code: str, needed: str, fix: str) -> Problem:
         spelled = self.node.value if isinstance(self.node, ScalarNode) else "(no single value)"
         spelled = repr(spelled) if self.is_quoted else spelled or "(empty)"
+        spelled = "***" if _SECRET.search(self.key) else re.sub(r"//\S*@|\?\S*=\S*", "***", spelled)
         return Problem(code, self.place, f"{_shorten(self.key)}: {_shorten(spelled)}", needed, fix)
 
 
@@ -234,7 +237,7 @@ def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe
         name, *inner = entry.path
         value = entry.value()
         values[name] = {**(values.get(name) or {}), inner[0]: value} if inner else value
-        if name == "template_options" and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
+        if name.endswith("_options") and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
             fix = "Write true or false, or quote the text."
             problems.append(entry.problem("recipe.value", "YAML 1.2 reads this as text.", fix))
     placed = {name: _placed(name, value, path.parent) for name, value in values.items()}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticUndefined
 
 from limbeck.recipe import rules
 
-__all__ = ["Lora", "OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp", "setting"]
+__all__ = ["Hosted", "Lora", "OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp", "setting"]
 
 REQUIRED = PydanticUndefined
 PRACTISED = ("on-policy",)
@@ -33,6 +34,13 @@ PathText = Annotated[Text, "the path of a file"]
 Count = Annotated[int, BeforeValidator(rules.whole), Field(ge=1), "a whole number, 1 or more"]
 CountOrZero = Annotated[int, BeforeValidator(rules.whole), Field(ge=0, lt=2**63), "a whole number, 0 or more"]
 Positive = Annotated[float, Field(gt=0), "a number above 0"]
+Cap = Annotated[Count | None, "null, or a whole number, 1 or more"]
+Price = Annotated[Annotated[float, Field(ge=0)] | None, "null, or a number, 0 or more"]
+Address = Annotated[
+    str,
+    Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$"),
+    "an address with http or https, without user, password or query",
+]
 PositiveShare = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
 Share = Annotated[float, Field(ge=0, le=1), "a number from 0 to 1"]
 HeldOut = Annotated[
@@ -51,6 +59,7 @@ TeacherText = Annotated[
     Field(validate_default=True),
     "a model, as for student; off-policy also openai:MODEL",
 ]
+TeacherTemperature = Annotated[float, Field(ge=0), AfterValidator(rules.several_differ), "a number, 0 or more"]
 RunName = Annotated[
     str | None, AfterValidator(rules.run_name), "null, or up to 100 of A-Z a-z 0-9 . _ - without . or - first"
 ]
@@ -159,4 +168,89 @@ class WarmUp(Settings):
         choose="4; 1 with thousands of prompts, since writing takes the teacher's time.",
         why="several answers show what else the teacher might say.",
         routes=PRACTISED,
+    )
+
+
+hosted_setting = partial(setting, routes=("off-policy",))
+
+
+class Hosted(Settings):
+    """A teacher behind an OpenAI-compatible chat API: where it is, what it may cost, how it is treated.
+
+    The key comes from the environment alone, and goes only to addresses that the user approved in a file of their own.
+    """
+
+    base_url: Address = hosted_setting(
+        "https://api.openai.com/v1",
+        "The address of the API, as far as /chat/completions follows.",
+        choose="As its makers say; it mostly ends in /v1.",
+        why="the API that openai: is named after.",
+    )
+    alias: Annotated[str | None, AfterValidator(rules.alias), "null, or a name"] = hosted_setting(
+        None,
+        "The name under which answers are stored in the workspace, in teachers/ALIAS; null makes one of base_url.",
+        choose="Name the folder of before if an API moves, and a new one if another model answers under the same name.",
+        why="what is stored under an address is asked there once.",
+    )
+    input_price: Price = hosted_setting(
+        None,
+        "What a million tokens of prompts cost, in the currency of max_cost.",
+        choose="From the price list; 0 if they cost nothing.",
+        why="nobody can see prices from outside.",
+    )
+    output_price: Price = hosted_setting(
+        None,
+        "What a million tokens of answers cost, in the currency of max_cost.",
+        choose="From the price list; 0 if they cost nothing.",
+        why="nobody can see prices from outside.",
+    )
+    max_cost: Annotated[Positive | None, AfterValidator(rules.prices_known), "null, or a number above 0"] = (
+        hosted_setting(
+            None,
+            "The most money that a run may spend. A call is sent only if the most that it can cost still fits.",
+            choose="What you can bear to lose. An API on another machine needs one of the three caps.",
+            why="no cap; prices are not known.",
+        )
+    )
+    max_total_tokens: Cap = hosted_setting(
+        None,
+        "The most tokens that a run may spend, of prompts and answers together.",
+        choose="Where there are no prices, or tokens are what is limited.",
+        why="no cap.",
+    )
+    max_calls: Cap = hosted_setting(
+        None,
+        "The most requests that a run may send, failed ones too.",
+        choose="About answers_per_prompt times the prompts, held-out ones too, and a tenth more.",
+        why="no cap.",
+    )
+    concurrency: Count = hosted_setting(
+        8,
+        "The most requests in flight. It halves by itself when the API asks to wait, and comes back slowly.",
+        choose="What your account allows.",
+        why="few accounts forbid it.",
+    )
+    attempt_s: Positive = hosted_setting(
+        120.0,
+        "How many seconds one request may take, however slowly its reply comes.",
+        choose="Longer than the longest answer takes; more for a model that thinks first.",
+        why="room for some thousand tokens.",
+    )
+    deadline_s: Positive = hosted_setting(
+        600.0,
+        "How many seconds a question may take with all its attempts and waits, from its first sending.",
+        choose="Some times attempt_s.",
+        why="five attempts at their longest.",
+    )
+    limit_name: Literal["max_tokens", "max_completion_tokens"] = hosted_setting(
+        "max_tokens",
+        "The field of a request that bounds the answer.",
+        choose="max_completion_tokens where the API refuses the other, as for newer models of its makers.",
+        why="what most servers read.",
+    )
+    answers_as: Annotated[Text | None, "null, or the name of a model"] = hosted_setting(
+        None,
+        "The name that the replies give to the model, if it is another than the one that was asked.",
+        choose="Set it when answers are labelled other-model and that is right.",
+        why="a reply of another model is not learnt.",
     )

@@ -23,6 +23,8 @@ OBJECTIVES_OF = {
 }
 # Settings of the answers that a teacher writes to train on.
 TEACHER_ANSWERS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
+# Settings of a teacher behind an interface.
+HOSTED = ("hosted", "teacher_options")
 
 
 def whole(value: object) -> object:
@@ -30,19 +32,27 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def is_hosted(model: object) -> bool:
+    """Whether a model's text names a chat API."""
+    return str(model).strip().startswith("openai:")
+
+
 def weights_at_hand(text: str | None, info: ValidationInfo) -> str | None:
-    off_policy_teacher = info.field_name == "teacher" and info.data.get("route") == "off-policy"
-    if text is None or not text.startswith(("openai:", "vllm:")) or (off_policy_teacher and text.startswith("openai:")):
+    if text is None or not text.strip().startswith(("openai:", "vllm:")):
         return text
-    raise PydanticCustomError(
-        "recipe.model-remote",
-        "On-policy, the student is trained here and the teacher scores a text that the student wrote. A chat API can "
-        "write and cannot score a given text, and this version asks no scoring server.",
-        {
-            "fix": "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME. Or "
-            "write route: off-policy, for which a teacher only has to write."
-        },
-    )
+    off_policy, teaches = info.data.get("route") == "off-policy", info.field_name == "teacher"
+    if is_hosted(text) and off_policy and teaches:
+        return text
+    why, fix = "The student is trained here.", ""
+    if teaches and is_hosted(text):
+        why = "On-policy, the teacher scores a text that the student wrote. A chat API can write and cannot score a "
+        why += "given text."
+        fix = " Or write route: off-policy, for which a teacher only has to write."
+    elif teaches:
+        why = "This version asks no scoring server."
+        fix = " Or let its chat API write: route: off-policy, teacher: openai:MODEL, hosted: {base_url: URL/v1}."
+    needed = "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."
+    raise PydanticCustomError("recipe.model-remote", "{why}", {"why": why, "fix": needed + fix})
 
 
 def teacher_where_needed(value: object, info: ValidationInfo) -> object:
@@ -58,7 +68,7 @@ def objective_fits(objective: str, info: ValidationInfo) -> str:
             "On-policy there is no cross-entropy term: it would reward the student for repeating its own words.",
             {"fix": "Remove it. To learn answers that people wrote beside the teacher's word, set own_answers."},
         )
-    if objective != "cross_entropy" and str(info.data.get("teacher")).startswith("openai:"):
+    if objective != "cross_entropy" and is_hosted(info.data.get("teacher")):
         raise PydanticCustomError(
             "recipe.model-remote",
             "A chat API writes text and does not tell its distribution, which this objective compares.",
@@ -78,6 +88,10 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
     practice_only = (route, values.get("warmup", ""), values.get("on_policy_share")) == ("on-policy", None, 1)
     if name in TEACHER_ANSWERS and practice_only:
         return "warmup, or on_policy_share below 1"
+    if name in HOSTED and "teacher" in values and not is_hosted(values["teacher"]):
+        return "teacher: openai:MODEL"
+    if name == "teacher_dtype" and is_hosted(values.get("teacher")):
+        return "a teacher whose weights are here"
     if name == "train_on" and route in ("on-policy", "off-policy") and values.get("own_answers", "") is None:
         return "own_answers, or route: supervised"
     return None
@@ -127,6 +141,26 @@ def warmup_ends(number: int, info: ValidationInfo) -> int:
             {"fix": f"Write at most warmup_steps: {steps - 1}, or more steps."},
         )
     return number
+
+
+def prices_known(cost: float | None, info: ValidationInfo) -> float | None:
+    """The most that a call can cost is reserved before it is sent, which takes both prices."""
+    if cost is not None and None in (info.data.get("input_price", 0), info.data.get("output_price", 0)):
+        raise PydanticCustomError(
+            "recipe.price-missing",
+            "The most that a call can cost is reserved before it is sent, which takes both prices.",
+            {"fix": "Write input_price and output_price, or max_total_tokens instead of max_cost."},
+        )
+    return cost
+
+
+def alias(text: str | None) -> str | None:
+    return None if text is None else check_name(text, what="endpoint")
+
+
+def beta(settings: dict[str, Any]) -> float:
+    """The default of beta."""
+    return 0.0 if (settings.get("route"), settings.get("objective")) == ("off-policy", "divergence") else 1.0
 
 
 def learning_rate(settings: dict[str, Any]) -> float:

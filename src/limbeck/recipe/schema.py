@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from limbeck.recipe import rules
 from limbeck.recipe.parts import (
@@ -18,6 +18,7 @@ from limbeck.recipe.parts import (
     CountOrZero,
     Device,
     HeldOut,
+    Hosted,
     Lora,
     ModelText,
     Options,
@@ -30,13 +31,14 @@ from limbeck.recipe.parts import (
     Sampling,
     Settings,
     Share,
+    TeacherTemperature,
     TeacherText,
     Text,
     WarmUp,
     setting,
 )
 
-__all__ = ["Lora", "OwnAnswers", "PracticeGrowth", "Recipe", "Sampling", "WarmUp"]
+__all__ = ["Hosted", "Lora", "OwnAnswers", "PracticeGrowth", "Recipe", "Sampling", "WarmUp"]
 
 
 class Recipe(Settings):
@@ -61,7 +63,7 @@ class Recipe(Settings):
     teacher: TeacherText = setting(
         None,
         "The large model: on-policy it scores every token of the student's practice answers, off-policy it writes the "
-        "answers. Named as the student is.",
+        "answers. Named as the student is, or openai:MODEL for one behind a chat API, off-policy alone.",
         choose="A model that clearly beats the student on your prompts. On-policy, and off-policy for any objective "
         "but cross_entropy, it must split text into the same tokens.",
         why="it is your decision; supervised training has none.",
@@ -85,9 +87,9 @@ class Recipe(Settings):
     ] = setting(
         lambda settings: "divergence" if settings.get("route") == "on-policy" else "cross_entropy",
         "What is minimised at each token. cross_entropy: -log of the student's probability of the teacher's text, "
-        "off-policy only. divergence: a generalized Jensen-Shannon divergence, chosen by "
-        "beta. kl_mix: forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets: "
-        "temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015).",
+        "off-policy only. divergence: a generalized Jensen-Shannon divergence, chosen by beta. kl_mix: forward_weight"
+        "·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets: temperature²·"
+        "KL(teacher‖student), both softened by temperature (Hinton et al. 2015).",
         choose="divergence. kl_mix if the student must learn words that it thinks impossible. Off-policy, "
         "cross_entropy works for any pair; with one vocabulary a divergence tells the student more at each token.",
         why="divergence on-policy, which holds both KL directions as its ends (Agarwal et al. 2024); cross_entropy "
@@ -95,9 +97,7 @@ class Recipe(Settings):
         routes=TAUGHT,
     )
     beta: Share = setting(
-        lambda settings: (
-            0.0 if (settings.get("route"), settings.get("objective")) == ("off-policy", "divergence") else 1.0
-        ),
+        rules.beta,
         "Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + "
         "(1-beta)·KL(student‖m). The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is "
         "KL(student‖teacher), the reverse KL. Other tools may count the other way round.",
@@ -167,8 +167,7 @@ class Recipe(Settings):
         "On-policy, how many practice answers the student writes for each prompt of a step; off-policy, how many "
         "answers the teacher writes to each prompt, once.",
         choose="1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.",
-        why="1 on-policy: new prompts teach more than new answers to old ones; 4 off-policy: what the teacher wrote is "
-        "read again in every epoch.",
+        why="1 on-policy, where new prompts teach more; 4 off-policy, where each answer is read again in every epoch.",
         routes=TAUGHT,
     )
     on_policy_share: PositiveShare = setting(
@@ -208,14 +207,12 @@ class Recipe(Settings):
         why="room for an answer that ends by itself.",
         routes=TAUGHT,
     )
-    teacher_temperature: Annotated[float, Field(ge=0), AfterValidator(rules.several_differ), "a number, 0 or more"] = (
-        setting(
-            0.7,
-            "Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.",
-            choose="0.7 to 1 for several answers to a prompt; 0 for one.",
-            why="different answers to one prompt with few slips.",
-            routes=TAUGHT,
-        )
+    teacher_temperature: TeacherTemperature = setting(
+        0.7,
+        "Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.",
+        choose="0.7 to 1 for several answers to a prompt; 0 for one.",
+        why="different answers to one prompt with few slips.",
+        routes=TAUGHT,
     )
     teacher_examples: Annotated[Text | None, "null, or the path of a file"] = setting(
         None,
@@ -224,6 +221,20 @@ class Recipe(Settings):
         choose="Two to five answers of your team, if the teacher does not answer as you want from the prompt alone.",
         why="a teacher that needs no example costs less.",
         routes=TAUGHT,
+    )
+    hosted: Annotated[Hosted, "the address of a chat API, prices, caps and limits of the calls"] = setting(
+        Hosted,
+        "Where a teacher openai:MODEL is, what it may cost and how it is asked. Its key comes from the environment.",
+        choose="base_url and one of the caps; see docs/hosted-teachers.md.",
+        why="the settings of each part.",
+        routes=("off-policy",),
+    )
+    teacher_options: Options = setting(
+        {},
+        "Further fields of a request to openai:MODEL, such as top_p: 0.9; null takes out temperature or seed.",
+        choose="What you would send by hand. Some models refuse a temperature or a seed.",
+        why="the API's own defaults.",
+        routes=("off-policy",),
     )
     lora: Annotated[Lora | None, "null, or rank and alpha"] = setting(
         None,

@@ -52,9 +52,10 @@ def trace(run: Run, workspace: Path, role: str = "run", seen: frozenset[str] = f
         if side in recorded:
             parents.append(_parent(recorded[side], workspace, seen | {run.name}))
         elif model is not None:
-            parents.append(Node(side, model["name"], str(model["weights"] or "behind an interface")[:12]))
+            parents.append(Node(side, model["name"], (model["weights"] or "")[:12] or "behind an interface"))
     about = f"{start.get('route', 'on-policy')}, {run.status().state} after step {run.status().step}"
-    return Node(role, run.name, about, start.get("teacher"), tuple(parents))
+    teacher = start.get("teacher") and {**start["teacher"], "dtype": start.get("teacher_dtype")}
+    return Node(role, run.name, about, teacher, tuple(parents))
 
 
 def _parent(parent: Mapping[str, Any], workspace: Path, seen: frozenset[str]) -> Node:
@@ -69,20 +70,34 @@ def _parent(parent: Mapping[str, Any], workspace: Path, seen: frozenset[str]) ->
 
 
 def teachers_of(node: Node) -> list[tuple[str, Mapping[str, Any]]]:
-    """The teachers of a run and of the stages before it, newest first, each with the run that learnt from it."""
-    own = [] if node.teacher is None else [(node.name, node.teacher)]
+    """The teachers of a run and of the stages before it, newest first, each with the run that learnt from it.
+
+    A stage that learns from one before it, to bring back what that one knew, has no teacher of its own.
+    """
+    before = set(_names_before(node))
+    goes_back = any(parent.role == "teacher" and parent.name in before for parent in node.parents)
+    own = [] if node.teacher is None or goes_back else [(node.name, node.teacher)]
     return own + [each for parent in node.parents if parent.role == "student" for each in teachers_of(parent)]
+
+
+def _names_before(node: Node) -> Iterator[str]:
+    for parent in node.parents:
+        if parent.role == "student":
+            yield parent.name
+            yield from _names_before(parent)
 
 
 def other_teachers(node: Node) -> str:
     """A warning where stages learnt from different teachers, nothing otherwise."""
     teachers = teachers_of(node)
-    differing = [
-        (run, teacher)
-        for run, teacher in teachers[1:]
-        if teacher["name"] != teachers[0][1]["name"] and teacher["weights"] != teachers[0][1]["weights"]
-    ]
+    differing = [(run, teacher) for run, teacher in teachers[1:] if not _is_same(teacher, teachers[0][1])]
     if not differing:
         return ""
     told = ", ".join(f"{run} from {teacher['name']}" for run, teacher in [teachers[0], *differing])
     return f"WARNING: stages learnt from different teachers: {told}. Where they differ, the later undoes the earlier."
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """By content, whatever the names say; by name where there is none, or one of them was rounded as it was read."""
+    by_content = one["weights"] and other["weights"] and one["dtype"] == other["dtype"]
+    return one["weights"] == other["weights"] if by_content else one["name"] == other["name"]

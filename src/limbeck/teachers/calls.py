@@ -12,13 +12,16 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
+
+from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, Lost, Reply
+from limbeck.recipe.parts import Hosted, Options
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
 from limbeck.teachers.reply import Failure, Outcome, judge
@@ -26,6 +29,7 @@ from limbeck.teachers.reply import Failure, Outcome, judge
 __all__ = ["Calls", "HostedSettings"]
 
 _MAX_WAIT_S = 30.0
+_TELL_EVERY_S = 10.0
 _LOOK_AGAIN_S = 0.1  # while another process asks the same
 _GO_ON = "Then start again: every answer that came is stored and not asked again."
 _STOPS = {
@@ -44,33 +48,18 @@ _STOPS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostedSettings:
-    """Where a hosted teacher is, what it may cost, how it is treated, and what is sent besides the messages.
+class HostedSettings(Hosted):
+    """A recipe's settings of a hosted teacher, with what no recipe sets.
 
-    `alias` names the endpoint in the ledger. Prices are money per million tokens, in the currency of `max_cost`. An
-    attempt lasts `attempt_s` at most, a question with all attempts and waits `deadline_s` from its first sending. After
-    `num_attempts` failed attempts it is given up (being told to wait is no failure); after `stop_after` questions in a
-    row without a usable answer the writing stops. `limit_name` is the field of a request for the longest answer,
-    `answers_as` the model's name in the replies where that is another, `parameters` are further fields.
+    After `num_attempts` failed attempts a question is given up (being told to wait is no failure); after `stop_after`
+    questions in a row without a usable answer the writing stops. `parameters` are further fields of a request, None
+    takes one out.
     """
 
-    base_url: str = "https://api.openai.com/v1"
-    alias: str | None = None
-    max_calls: int | None = None
-    max_total_tokens: int | None = None
-    max_cost: float | None = None
-    input_price: float | None = None
-    output_price: float | None = None
-    concurrency: int = 8
-    attempt_s: float = 120.0
-    deadline_s: float = 600.0
     num_attempts: int = 6
     first_wait_s: float = 0.5
     stop_after: int = 20
-    limit_name: str = "max_tokens"
-    answers_as: str | None = None
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    parameters: Options = Field(default_factory=dict)
 
     def caps(self) -> Caps:
         max_nano = None if self.max_cost is None else math.floor(self.max_cost * 1e9)
@@ -95,18 +84,22 @@ class _Call:
 
 
 class Calls:
-    """Puts `questions` to `model` inside `with`; `failure_of` waits for one of them."""
+    """Puts `questions` to `model` inside `with`; `failure_of` waits for one of them, and tells how far all are."""
 
     def __init__(
         self,
-        questions: Iterable[Question],
+        questions: Collection[Question],
         model: str,
         endpoint: Endpoint,
         settings: HostedSettings,
         ledger: Ledger,
         account: str,
+        tell: Callable[[str], None],
     ) -> None:
+        self._num_questions = len(questions)
         self._questions = iter(questions)
+        self._tell = tell
+        self._tells_at = time.monotonic() + _TELL_EVERY_S
         self._model = model
         self._where = f"{model} at {endpoint.url}"
         self._settings = settings
@@ -139,16 +132,21 @@ class Calls:
     def failure_of(self, question: Question) -> Failure | None:
         """Wait until a question is decided: None when its answer is stored. Raises what stopped the writing."""
         while question.key not in self._decided:
-            news = self._news.get()
+            if time.monotonic() >= self._tells_at:
+                self._tells_at = time.monotonic() + _TELL_EVERY_S
+                sent = list(self._in_flight.values())
+                longest_s = max((time.monotonic() - sent_at for sent_at in sent), default=0.0)
+                told = f"{len(self._decided)} of {self._num_questions} questions are decided, {len(sent)} in flight"
+                self._tell(f"{told}, the longest for {longest_s:.1f} s")
+            try:
+                news = self._news.get(timeout=_TELL_EVERY_S)
+            except queue.Empty:
+                continue
             if news is None:
                 assert self._gate.stop is not None, "the writing ended without a word on this question"
                 raise self._gate.stop
             self._decided[news[0]] = news[1]
         return self._decided[question.key]
-
-    def in_flight_s(self) -> list[float]:
-        """How long each request in flight has been so."""
-        return [time.monotonic() - sent_at for sent_at in list(self._in_flight.values())]
 
     def _run(self) -> None:
         try:

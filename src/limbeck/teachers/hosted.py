@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from limbeck.data.rows import Message
 from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
+from limbeck.teachers import writer
 from limbeck.teachers.calls import Calls, HostedSettings
 from limbeck.teachers.ledger import Caps, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
-__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
+__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher", "HostedWriter"]
 
-Message = Mapping[str, object]
+Turns = Sequence[Mapping[str, object]]
 
 # What a server's chat template may add to the messages, in tokens; their text has at most as many as it has bytes.
 _MAX_TEMPLATE_TOKENS = 256
@@ -29,7 +32,7 @@ class HostedTeacher:
     """A model behind a chat endpoint, with the ledger of a workspace.
 
     `account` is what the budget is counted on, across restarts: the name of a run, for one. `environ` holds the key.
-    Raises UsageError for settings that cannot be meant; a missing key or approval is told by `write`, if it has to ask.
+    A missing key or approval is told by `write`, if it has to ask.
     """
 
     def __init__(
@@ -48,53 +51,38 @@ class HostedTeacher:
         self._settings = settings
         self._account = account
         self._environ = environ
-        self._calls: Calls | None = None
-        if settings.max_cost is not None and None in (settings.input_price, settings.output_price):
-            raise UsageError(
-                "teacher.price",
-                given=f"max_cost is {settings.max_cost:g}, and a price of {self.name} is not given.",
-                needed="The most that a call can cost is reserved before it is sent, which takes both prices.",
-                fix="Give input_price and output_price per million tokens, or max_total_tokens instead of max_cost.",
-            )
 
     def write(
         self,
-        prompts: Sequence[Sequence[Message]],
+        asked: Sequence[tuple[Turns, int]],
         *,
         max_tokens: int,
-        samples: int = 1,
         temperature: float | None = 1.0,
         seed: int | None = 0,
-    ) -> Iterator[tuple[int, int, Answer | Failure]]:
-        """Answers to each prompt, `samples` of each, in order: (index of the prompt, number of the sample, answer).
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> Iterator[Answer | Failure]:
+        """An answer to each conversation with the number of a sample, in order.
 
-        What the ledger holds is not asked again, nor are answers that ended under a smaller `max_tokens`. An answer of
-        the same text to the same messages as one before is labelled `duplicate`. None leaves a setting out of the
-        request; each sample has a seed of its own. Raises Stopped (resumable), UsageError or Refusal.
+        What the ledger holds is not asked again, nor are answers that ended under a smaller `max_tokens`. None leaves a
+        setting out of the request; each sample has a seed of its own. `tell` hears from time to time how far it is.
+        Raises Stopped (resumable), UsageError or Refusal.
         """
         drawn = {"temperature": None if temperature is None else float(temperature), "seed": seed}
-        fixed = {name: value for name, value in drawn.items() if value is not None} | dict(self._settings.parameters)
-        rows: list[tuple[int, int, Question]] = []
-        for index, messages in enumerate(prompts):
-            rows += [(index, sample, self._question(messages, fixed, sample, max_tokens)) for sample in range(samples)]
-        missing = {asked.key: asked for _, _, asked in rows if self.ledger.find(asked.key, max_tokens) is None}
+        given = drawn | dict(self._settings.parameters)
+        fixed = {name: value for name, value in given.items() if value is not None}
+        questions = [self._question(messages, fixed, sample, max_tokens) for messages, sample in asked]
+        missing = {each.key: each for each in questions if self.ledger.find(each.key, max_tokens) is None}
         with ExitStack() as stack:
-            calls = stack.enter_context(self._start(missing.values())) if missing else None
-            self._calls = calls
-            seen: set[tuple[str, str]] = set()
-            for index, sample, asked in rows:
-                failure = calls.failure_of(asked) if calls is not None and asked.key in missing else None
-                yield index, sample, failure or self._answer(asked, seen)
-
-    def in_flight_s(self) -> list[float]:
-        """How long each request that is in flight now has been so."""
-        return self._calls.in_flight_s() if self._calls is not None else []
+            calls = stack.enter_context(self._start(missing.values(), tell)) if missing else None
+            for each in questions:
+                failure = calls.failure_of(each) if calls is not None and each.key in missing else None
+                yield failure or self._answer(each)
 
     def spent(self) -> Cost:
         """What the account has spent so far."""
         return self.ledger.spent(self._account)
 
-    def _start(self, questions: Iterable[Question]) -> Calls:
+    def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
         if not endpoint.is_local and self._settings.caps() == Caps():
             raise UsageError(
@@ -103,9 +91,9 @@ class HostedTeacher:
                 needed="Answers from another machine may cost money, and a mistake would be paid for row by row.",
                 fix="Set max_cost with both prices, max_total_tokens or max_calls.",
             )
-        return Calls(questions, self._model, endpoint, self._settings, self.ledger, self._account)
+        return Calls(questions, self._model, endpoint, self._settings, self.ledger, self._account, tell)
 
-    def _question(self, messages: Sequence[Message], fixed: Mapping[str, object], sample: int, limit: int) -> Question:
+    def _question(self, messages: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> Question:
         request: dict[str, object] = {"model": self.name, "messages": [dict(message) for message in messages], **fixed}
         if isinstance(seed := fixed.get("seed"), int):
             request["seed"] = seed + sample
@@ -113,13 +101,49 @@ class HostedTeacher:
         input_tokens = num_bytes + _MAX_TEMPLATE_TOKENS + _MAX_MESSAGE_TOKENS * len(messages)
         return Question(request, sample, limit, self._settings.cost(input_tokens, limit))
 
-    def _answer(self, question: Question, seen: set[tuple[str, str]]) -> Answer:
+    def _answer(self, question: Question) -> Answer:
         start = self.ledger.find(question.key, question.limit)
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
-        answer = read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
-        text = (json.dumps(question.request["messages"]), answer.text)
-        if answer.label == "ok" and text in seen:
-            return replace(answer, label="duplicate")
-        seen |= {text} if answer.label == "ok" else set()
-        return answer
+        return read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
+
+
+@dataclass(frozen=True)
+class HostedWriter:
+    """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
+
+    A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
+    """
+
+    teacher: HostedTeacher
+    max_tokens: int
+    temperature: float
+    seed: int
+    log: Callable[..., None]
+
+    def write(self, questions: Sequence[writer.Question]) -> list[writer.Answer]:
+        numbers: Counter[tuple[Message, ...]] = Counter()
+        asked: list[tuple[Turns, int]] = []
+        for question in questions:
+            turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
+            asked.append((turns, numbers[question.messages]))
+            numbers[question.messages] += 1
+        found = self.teacher.write(
+            asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
+        )
+        answers = [_written(each) for each in found]
+        cost = self.teacher.spent()
+        money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
+        self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
+        return answers
+
+    def _tell(self, text: str) -> None:
+        self.log("phase", phase=f"teacher writes answers: {text}")
+
+
+def _written(found: Answer | Failure) -> writer.Answer:
+    if isinstance(found, Failure):
+        label = "rejected" if found.kind == "rejected" else "failed"
+        return writer.Answer("", False, label, f"{found.kind}: {found.text}")
+    label = None if found.label == "ok" else found.label
+    return writer.Answer(found.text, found.label == "cut-off", label)

@@ -6,10 +6,9 @@ An attempt ends as one of
     rejected                    this question is refused, the others go on
     unauthorized, forbidden, unknown-model, quota, redirected, unsupported  all would be refused: the writing stops
 and an answer is labelled
-    ok                          the only one fit to train on
+    ok                          the only one that may be fit to train on
     cut-off, filtered, refused, tool-call, bad-text, unclosed-reasoning, empty, unknown-end, other-model, oversize
     unreadable                  a stored reply that this version of Limbeck does not understand
-    duplicate                   the same text to the same messages as an answer before
 """
 
 from __future__ import annotations
@@ -39,11 +38,6 @@ _STATUS_HUNDREDS = {3: "redirected", 4: "unsupported", 5: "server-error"}
 _REASONING = re.compile(r"(?:\s*<(?:think|thinking)>)?(.*?)</(?:think|thinking)>\s*(.*)", re.DOTALL)
 _REASONING_START = re.compile(r"\s*<(?:think|thinking)>")  # a template may have opened the block itself
 _BAD_TEXT = re.compile("[\\0\ufffd\ud800-\udfff]")  # NUL, bytes that were no UTF-8, half a surrogate pair
-_REFUSAL = re.compile(
-    r"\W*(?:(?:i['’]?m|i am)?\W*(?:very )?(?:sorry|unfortunately)\W+(?:but )?)?(?:as an ai\b.{0,60}?\W)?"
-    r"i (?:can(?:['’]t|not)|won['’]t|am (?:unable|not able) to) (?:help|assist|comply|provide|answer|do that|fulfil)",
-    re.IGNORECASE,
-)
 _SHOWN_LENGTH = 300
 
 
@@ -52,7 +46,7 @@ class Answer:
     """What the teacher wrote. `text` is without its reasoning, which endpoints hand over in one of several forms.
 
     `finish_reason` and `model` are as the endpoint gave them, token counts are None where it gave none.
-    `reads_like_refusal` is a guess from the wording, for a person to look at. `raw` is where the reply's bytes lie.
+    `raw` is where the reply's bytes lie.
     """
 
     text: str
@@ -62,7 +56,6 @@ class Answer:
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    reads_like_refusal: bool = False
     raw: str = ""
 
 
@@ -161,7 +154,6 @@ def _answer(body: bytes, model: str) -> Answer:
         model=replied if isinstance(replied, str) else None,
         input_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=_count(usage.get("completion_tokens")),
-        reads_like_refusal=_REFUSAL.match(content) is not None,
     )
 
 

@@ -4,11 +4,14 @@ Whoever fulfils `Writer` can teach off-policy, whatever its vocabulary and where
 gives text. Every answer is stored as it came, with a label where it is not learnt:
 
     cut-off     reached the longest answer, so its end is missing
-    refused     the teacher declined
+    refused     the teacher declined, by a flag or in words
     empty       blanks and nothing else
     duplicate   the same words to the same conversation as an earlier answer
     stop-inside holds a control token at which the student would stop
     too-long    longer, in the student's tokens, than the student has positions for
+    rejected    the teacher takes no such question, and says why
+    failed      none came yet: its question is asked again at the next start
+    others      what `limbeck.teachers.reply` finds in an endpoint's reply
 """
 
 from __future__ import annotations
@@ -44,11 +47,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher wrote; `ids` are its own tokens, None where it does not tell them."""
+    """What a teacher wrote, with a label if the teacher gives one, and why; `ids` are its own tokens, if it tells."""
 
     text: str
     cut_off: bool
-    refused: bool = False
+    label: str | None = None
+    why: str | None = None
     ids: tuple[int, ...] | None = None
 
 
@@ -119,7 +123,8 @@ def ask(
                 "answer": answer.text,
                 "ids": None if answer.ids is None else list(answer.ids),
                 "cut_off": answer.cut_off,
-                "label": _label(answer, identity in seen),
+                "label": answer.label or _label(answer, identity in seen),
+                "why": answer.why,
             }
         )
         seen.add(identity)
@@ -133,7 +138,7 @@ def _with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tu
 
 
 def _label(answer: Answer, repeated: bool) -> str | None:
-    if answer.refused or _REFUSAL.match(answer.text.strip().replace("\u2019", "'")):
+    if _REFUSAL.match(answer.text.strip().replace("\u2019", "'")):
         return "refused"
     if not answer.text.strip():
         return "empty"

@@ -1,5 +1,7 @@
 """The answers that a teacher writes before training: asked once, stored whole, learnt as far as they are fit.
 
+A run waits for all of them: it stops, to be resumed, while some are missing that may still come.
+
 answers/teacher.jsonl   every answer as it came, with its label
 answers/targets.jsonl   those that are learnt, as rows that the supervised route reads
 """
@@ -13,7 +15,7 @@ from typing import Any
 
 from limbeck.data.chat import Prompt, RenderedPrompts
 from limbeck.data.targets import Targets, holds_stop, make_targets
-from limbeck.errors import Refusal
+from limbeck.errors import Refusal, Stopped
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.runs.store import Run
@@ -21,26 +23,29 @@ from limbeck.teachers.writer import ask, rows_of
 from limbeck.training.material import Material, num_positions, render_rows
 from limbeck.training.setup import Models, make_writer
 
-__all__ = ["TARGETS", "TEACHER_ANSWERS", "as_student_reads", "label_unfit", "write_answers", "written_targets"]
+__all__ = [
+    "TARGETS",
+    "TEACHER_ANSWERS",
+    "as_student_reads",
+    "ask_teacher",
+    "label_unfit",
+    "write_answers",
+    "written_targets",
+]
 
 TEACHER_ANSWERS = "teacher"
 TARGETS = "targets"
+NUM_SHOWN = 5
 
 Log = Callable[..., None]
 
 
 def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> None:
     """Let the teacher write what the student is trained on: all of it is stored, what is fit to learn a second time."""
-    if TEACHER_ANSWERS in run.answer_sets():  # a continued run learns the text that it learnt so far
+    if TARGETS in run.answer_sets():  # a continued run learns the text that it learnt so far
         return
     log("phase", phase="teacher writes answers")
-    rows = ask(
-        make_writer(models, material, recipe),
-        material.train.prompts,
-        material.examples,
-        num_answers=recipe.answers_written,
-        seed=recipe.seed,
-    )
+    rows = ask_teacher(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
     label_unfit(rows, material, recipe)
     run.write_answers(TEACHER_ANSWERS, rows)
     fit = [row for row in rows if row["label"] is None]
@@ -49,6 +54,40 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
     log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
     left_out = ", ".join(f"{num} {label}" for label, num in sorted(labels.items()))
     log("note", text=f"The teacher wrote {len(rows)} answers; {len(fit)} are learnt, left out: {left_out or 0}.")
+
+
+def ask_teacher(
+    run: Run,
+    log: Log,
+    recipe: Recipe,
+    material: Material,
+    models: Models,
+    prompts: Sequence[Prompt],
+    num_answers: int,
+) -> list[dict[str, Any]]:
+    """The teacher's answers to prompts as rows; what has none is listed in the log.
+
+    Raises:
+        Stopped: some answers did not come, and may at the next start. Those that came are stored by their teacher.
+    """
+    writer = make_writer(models, material, recipe, account=run.name, log=log)
+    rows = ask(writer, prompts, material.examples, num_answers=num_answers, seed=recipe.seed)
+    without = [row for row in rows if row["label"] in ("rejected", "failed")]
+    if not without:
+        return rows
+    log("unanswered", rows=[{name: row[name] for name in ("source", "sample", "label", "why")} for row in without])
+    shown = "; ".join(f"{row['source']} ({row['why']})" for row in without[:NUM_SHOWN])
+    given = f"{len(without)} of {len(rows)} questions have no answer: {shown}{', ...' * (len(without) > NUM_SHOWN)}."
+    if any(row["label"] == "failed" for row in without):
+        raise Stopped(
+            "teacher.incomplete",
+            given=given,
+            needed="Each may be answered the next time, and what is learnt should not depend on a bad hour.",
+            fix=f"`limbeck resume {run.path}`, or the same command again, asks only for these. If a prompt never gets "
+            "an answer, leave it out.",
+        )
+    log("note", text=f"WARNING: {given} They are left out.")
+    return rows
 
 
 def label_unfit(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> None:

@@ -26,7 +26,7 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         "parents": _parents(recipe, material),
         "student": {"name": models.student.name, "weights": models.student_content},
         "lora": None if facts is None else asdict(facts),
-        "teacher": _teacher_of(material, models),
+        "teacher": _teacher_of(recipe, material, models),
         "own_answers": material.own_sha256,
         "prompts": {
             "sha256": material.rows.sha256,
@@ -46,11 +46,12 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
     }
 
 
-def _teacher_of(material: Material, models: Models) -> dict[str, str | None] | None:
-    if material.teacher_ref is None:
+def _teacher_of(recipe: Recipe, material: Material, models: Models) -> dict[str, str | None] | None:
+    ref = material.teacher_ref
+    if ref is None:
         return None
-    weights = None if models.teacher is None else weights_hash(models.teacher.module)
-    return {"name": material.teacher_ref.text, "weights": weights}
+    name = f"{ref.text} at {recipe.hosted.alias or recipe.hosted.base_url}" if ref.kind == "hosted" else ref.text
+    return {"name": name, "weights": None if models.teacher is None else weights_hash(models.teacher.module)}
 
 
 def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:

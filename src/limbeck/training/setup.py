@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from limbeck.errors import Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
@@ -20,6 +20,7 @@ from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
+from limbeck.teachers.hosted import HostedSettings, HostedTeacher, HostedWriter
 from limbeck.teachers.local import half_teacher
 from limbeck.teachers.writer import LocalWriter, Writer
 from limbeck.training.material import Material
@@ -128,20 +129,18 @@ def make_engine(model: LanguageModel, writing: WritingMethod, material: Material
     )
 
 
-def make_writer(models: Models, material: Material, recipe: Recipe) -> Writer:
-    """Who writes the answers to train on.
-
-    Raises:
-        Refusal: a teacher behind an interface, which this version does not ask.
-    """
-    asking = material.asking
-    if asking is None or models.teacher is None or models.teacher_writing is None:
-        raise Refusal(
-            "teacher.not-offered",
-            given=f"The teacher is {recipe.teacher}.",
-            needed="This version asks no model behind an interface.",
-            fix="Name a teacher whose weights this machine can hold.",
-        )
+def make_writer(
+    models: Models, material: Material, recipe: Recipe, *, account: str, log: Callable[..., None]
+) -> Writer:
+    """Who writes the teacher's answers: a model here, or one behind an interface, on the account of a run."""
+    ref, asking = material.teacher_ref, material.asking
+    if ref is not None and ref.kind == "hosted":
+        settings = HostedSettings(**dict(recipe.hosted), parameters=recipe.teacher_options)
+        hosted = HostedTeacher(ref, settings, workspace=Path(recipe.workspace), account=account)
+        return HostedWriter(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
+    assert asking is not None, "a route that asks a teacher has one"
+    assert models.teacher is not None
+    assert models.teacher_writing is not None
     own = replace(material, stop=asking.stop, pad_id=asking.pad_id)
     return LocalWriter(
         engine=make_engine(models.teacher, models.teacher_writing, own, recipe),

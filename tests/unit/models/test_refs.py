@@ -54,6 +54,18 @@ def test_a_run_means_its_model_in_the_workspace(workspace: Path, monkeypatch: py
     assert ref == ModelRef("run:calm-otter-17", "run", workspace / "runs/calm-otter-17/model", None)
 
 
+@pytest.mark.report("LE-07")
+@pytest.mark.parametrize("beside", [(), ("config.json", "model.safetensors", "adapter_model.safetensors")])
+def test_a_folder_with_an_adapter_is_never_read_as_its_base_alone(workspace: Path, beside: tuple[str, ...]) -> None:
+    folder = workspace / "tuned"
+    folder.mkdir()
+    for name in ("adapter_config.json", *beside):
+        (folder / name).write_text("{}")
+    with pytest.raises(ModelError, match=r"tuned holds an adapter.*merged model") as refused:
+        parse_ref("tuned", workspace=workspace)
+    assert refused.value.code == "model.adapter"
+
+
 def test_a_home_folder_is_expanded(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(workspace))
     assert parse_ref("~/student-model", workspace=workspace).path == workspace / "student-model"

@@ -212,6 +212,37 @@ def test_one_problem_keeps_its_own_code_and_many_share_one(tmp_path: Path) -> No
         assert f"support.yaml: {name} is missing." in many.value.given
 
 
+@pytest.mark.report("HA-10")
+def test_a_key_or_a_password_in_a_recipe_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    secret = "sk-test-SECRET"
+    text = MINIMAL + f"hosted:\n  api_key: {secret}\n  base_url: https://user:{secret}@h/v1\n"
+    text += f"openai_api_key: {secret}\n"
+    found = problems(tmp_path, text, LIMBECK_HOSTED__KEY=secret)
+    assert secret not in str(found)
+    codes = {problem.code for problem in found.values()}
+    assert {"recipe.key-in-recipe"} <= codes
+    told = next(problem for problem in found.values() if problem.code == "recipe.key-in-recipe")
+    assert "environment" in told.needed
+    with pytest.raises(RecipeError) as one:
+        load(tmp_path, MINIMAL + f"route: off-policy\nhosted: {{base_url: 'https://h/v1?key={secret}'}}\n")
+    assert secret not in str(one.value)
+
+
+def test_a_hosted_teacher_in_a_file_with_its_own_section(tmp_path: Path) -> None:
+    text = MINIMAL.replace("org/big", "openai:gpt-5") + "route: off-policy\n"
+    text += (
+        "hosted: {base_url: 'http://localhost:8000/v1', max_calls: 1e3}\nteacher_options: {seed: null, top_p: 0.9}\n"
+    )
+    found = load(tmp_path, text, LIMBECK_HOSTED__CONCURRENCY="2").recipe
+    assert (found.hosted.base_url, found.hosted.max_calls, found.hosted.concurrency) == (
+        *("http://localhost:8000/v1", 1000),
+        2,
+    )
+    assert found.teacher_options == {"seed": None, "top_p": 0.9}
+    with pytest.raises(RecipeError, match=r"input_price and output_price"):
+        load(tmp_path, text, "hosted.max_cost=3")
+
+
 def test_precedence_and_origins(tmp_path: Path) -> None:
     text = MINIMAL + "# how\nbeta: 0.1\nsteps: 11\nsampling: {temperature: 0.5, top_k: 3}\nseed: 1\n"
     loaded = load(

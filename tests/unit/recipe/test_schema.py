@@ -169,6 +169,19 @@ def test_a_chat_api_cannot_be_the_teacher_and_the_message_says_why() -> None:
     assert causes(teacher="vllm:http://x", student="openai:x") == {"teacher": remote, "student": remote}
 
 
+def test_the_refusal_of_a_remote_model_names_a_way_that_leads_on() -> None:
+    """off-policy for a chat API, its chat API for a scoring server, and neither where the student is meant."""
+
+    def fix(**changes: object) -> str:
+        with pytest.raises(ValidationError) as caught:
+            recipe(**changes)
+        return str(caught.value.errors(include_url=False)[0]["ctx"]["fix"])
+
+    assert "write route: off-policy" in fix(teacher=" openai:gpt-5")
+    assert "teacher: openai:MODEL" in fix(teacher="vllm:http://x") == fix(teacher="vllm:http://x", **OFF_POLICY)
+    assert "off-policy" not in fix(student="openai:x") + fix(student="vllm:http://x", **OFF_POLICY)
+
+
 OFF_POLICY = {"route": "off-policy"}
 SUPERVISED = {"route": "supervised", "teacher": None}
 
@@ -229,6 +242,44 @@ def test_a_chat_api_may_write_off_policy_but_has_no_distribution() -> None:
     assert causes(**OFF_POLICY, teacher="vllm:http://x") == {"teacher": "recipe.model-remote"}
 
 
+HOSTED = {**OFF_POLICY, "teacher": "openai:x"}
+
+
+def test_where_a_hosted_teacher_is_and_what_it_may_cost() -> None:
+    url = "http://10.0.0.5:8000/v1"
+    given = {"base_url": url, "alias": "desk", "max_cost": 5, "input_price": 0.4, "output_price": 0}
+    found = recipe(**HOSTED, hosted=given, teacher_options={"top_p": 0.9, "seed": None})
+    assert (found.hosted.base_url, found.hosted.max_cost, found.hosted.concurrency) == (url, 5.0, 8)
+    assert Recipe.model_validate(json.loads(json.dumps(found.settings()))) == found
+    assert "teacher_dtype" not in found.settings()
+    assert not {"hosted", "teacher_options"} & set(recipe(**OFF_POLICY).settings())
+
+
+@pytest.mark.parametrize(
+    ("field", "refused"),
+    [
+        ("base_url", ["ftp://h/v1", "h/v1", "http://u:p@h/v1", "http://h/v1?key=1", "http://", "http://h v", None]),
+        ("alias", ["../x", "", "a b"]),
+        ("max_calls", [0, 1.5, True]),
+        ("max_total_tokens", [0, -1]),
+        ("max_cost", [0, -1, math.inf, 5]),  # 5 without prices
+        ("input_price", [-1, math.nan]),
+        ("concurrency", [0]),
+        ("deadline_s", [0, math.inf]),
+    ],
+)
+def test_bounds_of_a_hosted_teachers_settings(field: str, refused: list[object]) -> None:
+    for value in refused:
+        assert f"hosted.{field}" in causes(**HOSTED, hosted={field: value}), value
+
+
+def test_settings_of_a_hosted_teacher_are_refused_for_another_one() -> None:
+    unused = "recipe.setting-unused"
+    assert causes(**OFF_POLICY, hosted={}, teacher_options={}) == {"hosted": unused, "teacher_options": unused}
+    assert causes(hosted={}) == {"hosted": unused}
+    assert causes(**HOSTED, teacher_dtype="bfloat16") == {"teacher_dtype": unused}
+
+
 def test_several_answers_at_temperature_0_would_be_one() -> None:
     alike = {"teacher_temperature": "recipe.answers-alike"}
     assert causes(**OFF_POLICY, teacher_temperature=0) == causes(warmup={}, teacher_temperature=0) == alike
@@ -286,7 +337,8 @@ def test_every_setting_explains_itself(name: str) -> None:
         assert len(text) >= 3
         assert "  " not in text
     assert told.meaning.endswith(".")
-    assert "on-policy" in told.routes or "supervised" in told.routes
+    assert set(told.routes) <= {"on-policy", "off-policy", "supervised"}
+    assert told.routes
     assert "Undefined" not in told.default_and_why
 
 

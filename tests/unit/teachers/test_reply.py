@@ -63,24 +63,10 @@ def test_thoughts_that_take_the_whole_length_are_no_answer():
 
 
 @pytest.mark.report("HA-04")
-def test_filtered_and_flagged_replies_are_labelled_and_likely_refusals_are_only_pointed_out():
+def test_filtered_and_flagged_replies_are_labelled():
     assert answer("", finish="content_filter").label == "filtered"
     flagged = answer(None, refusal="I can't help with that.")
     assert (flagged.label, flagged.text) == ("refused", "I can't help with that.")
-    polite = [
-        "I'm sorry, but I can't help with that.",
-        "I cannot provide that.",
-        "As an AI model, I am unable to assist.",
-    ]
-    useful = [
-        "You cannot help it.",
-        "I can help with that.",
-        "Sorry to hear that! Restart it.",
-        "I can't believe it: 7.",
-    ]
-    found = [answer(text) for text in (*polite, *useful)]
-    assert {one.label for one in found} == {"ok"}
-    assert [one.reads_like_refusal for one in found] == [True] * 3 + [False] * 4
 
 
 def test_the_model_that_replied_is_compared_with_the_one_that_was_asked():
@@ -145,7 +131,7 @@ def test_the_page_lists_each_label_and_each_class_once():
     page = (Path(__file__).parents[3] / "docs" / "hosted-teachers.md").read_text()
     listed = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
     written = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', Path(reply_module.__file__).read_text()))
-    assert len(listed) == len(set(listed)) == 13 + 13
+    assert len(listed) == len(set(listed)) == 12 + 13
     told = reply_module.__doc__ or ""
     assert all(re.search(rf"(?<![\w-]){name}(?![\w-])", told) for name in listed)
-    assert set(listed) - {"duplicate", "deadline", "unreachable"} <= written
+    assert set(listed) - {"deadline", "unreachable"} <= written

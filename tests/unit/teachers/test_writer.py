@@ -59,7 +59,7 @@ def test_labels():
         "empty",
         "cut-off",
     ]
-    assert labels(Answer("fine words", False, refused=True)) == ["refused"]
+    assert labels(Answer("fine words", False, "refused")) == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,8 @@ def test_labels():
         "I cannot comply.",
         "As an AI language model, I have no opinion.",
         "I am unable to answer that.",
+        "I cannot provide that.",
+        "As an AI model, I am unable to assist.",
     ],
 )
 def test_refusals_in_words(text):
@@ -84,6 +86,8 @@ def test_refusals_in_words(text):
         "Sorry, the invoice was wrong.",
         "You can't help it.",
         "I can help with that.",
+        "Sorry to hear that! Restart it.",
+        "I can't believe it: 7.",
     ],
 )
 def test_what_a_desk_says_every_day_is_no_refusal(text):

@@ -34,6 +34,15 @@ QUESTIONS = {
         "The loss alone",
         "Forward and backward over the same hidden states; memory is what that adds to the process.",
     ),
+    "routes": (
+        "Both routes at the same compute, and an adapter against all weights",
+        "The pair that ships with Limbeck, one seed, exact answers to 200 held-out messages. Compute is counted in "
+        "operations, the teacher's writing included.",
+    ),
+    "precision": (
+        "float32 and bf16-mixed end at the same place",
+        "The same run in both precisions over several seeds: the held-out divergence at its end.",
+    ),
     "scaling": (
         "How a step's cost grows",
         "Limbeck alone. A cost is at most linear if no point pays more for a unit than the one before, but for noise.",

@@ -12,7 +12,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.faults import listing, places, shown
-from limbeck.data.rows import Message, Row
+from limbeck.data.rows import Message, Row, content_hash
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.templates import (
     RENDER_ERRORS,
@@ -33,7 +33,9 @@ __all__ = [
     "Template",
     "choose_template",
     "compare_stops",
+    "keys_of",
     "pad_id",
+    "prompts_hash",
     "render_prompts",
     "stop_ids",
     "tokenise",
@@ -115,6 +117,22 @@ def render_prompts(
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {named}.")
     injected = facts.injected_system if _without_system(prompts) else None
     return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
+
+
+def keys_of(prompts: Sequence[Prompt]) -> list[str]:
+    """What names each prompt in every model's answers: its conversation, and which repetition of it this is."""
+    seen: Counter[str] = Counter()
+    keys: list[str] = []
+    for prompt in prompts:
+        content = content_hash(prompt.messages)
+        keys.append(f"{content}/{seen[content]}")
+        seen[content] += 1
+    return keys
+
+
+def prompts_hash(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over the conversations, whatever their order and however a template writes them."""
+    return hashlib.sha256("\n".join(sorted(keys_of(prompts))).encode("ascii")).hexdigest()
 
 
 def _render_all(

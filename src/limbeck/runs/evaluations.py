@@ -1,7 +1,7 @@
 """An evaluation is a folder beside the runs; this file knows the names and formats in it.
 
     evaluations/calm-otter-17/
-    ├── evaluation.json        what was asked of which models, written once
+    ├── evaluation.json        what was asked, written once, and what was found out about each model
     ├── answers/MODEL.jsonl    one line per prompt and sample, appended as the answers come
     ├── judgements.jsonl       the raw replies of a judge, where there is one
     ├── marks/*.safetensors    the marks of chosen answers
@@ -24,7 +24,7 @@ from limbeck.runs.lines import append_line, event_line, iterate_lines, write_tex
 from limbeck.runs.lock import RunLock
 from limbeck.runs.store import new_folder
 
-__all__ = ["Evaluation", "evaluations_folder", "find_evaluation", "list_evaluations"]
+__all__ = ["Evaluation", "evaluations_folder", "find_evaluation", "list_evaluations", "open_evaluation", "worth_record"]
 
 
 class Evaluation:
@@ -77,23 +77,37 @@ class Evaluation:
             Refusal: something else was asked when the evaluation began; the differences are named.
         """
         assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
-        now = json.loads(event_line(asked))
         if not self.asked_path.is_file():
-            write_text(self.asked_path, json.dumps(now, ensure_ascii=False, indent=1) + "\n")
-            return
-        before = self.asked()
-        changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-        if changed:
-            told = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in changed)
-            raise Refusal(
-                "evaluation.changed",
-                given=f"{self.name} began with another question: {told}.",
-                needed="Answers of one evaluation stand side by side, so all models were asked the same.",
-                fix="Put it back and go on, or give the new evaluation a name of its own.",
-            )
+            self._write_asked({**asked, "facts": {}})
+        elif changes := self.changes(asked):
+            raise _changed(self.name, changes)
+
+    def changes(self, asked: Mapping[str, object]) -> list[str]:
+        """What differs between `asked` and what was asked when the evaluation began."""
+        before, now = {**self.asked(), "facts": None}, {**json.loads(event_line(asked)), "facts": None}
+        names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+        return [f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in names]
+
+    def learn(self, alias: str, facts: Mapping[str, object]) -> None:
+        """Write down what was found out about a model, its weights for one, or find the same written down already.
+
+        Raises:
+            Refusal: the model is another one than when it answered.
+        """
+        known, now = self.asked(), json.loads(event_line(facts))
+        before = known["facts"].setdefault(alias, now)
+        if before != now:
+            names = [name for name in now if before.get(name) != now[name]]
+            told = [f"{name} of {alias} was {_short(before.get(name))}, is {_short(now[name])}" for name in names]
+            raise _changed(self.name, told)
+        self._write_asked(known)
+
+    def _write_asked(self, asked: Mapping[str, object]) -> None:
+        plain = json.loads(event_line(asked))
+        write_text(self.asked_path, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
 
     def asked(self) -> dict[str, Any]:
-        """What was asked. Raises DataError if it cannot be read."""
+        """What was asked, and under `facts` what was found out about each model. Raises DataError if unreadable."""
         return _object(self.asked_path)
 
     def answers(self, alias: str) -> Path:
@@ -142,6 +156,15 @@ class Evaluation:
         write_text(self.result_path, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
 
 
+def open_evaluation(workspace: Path, name: str | None, asked: Mapping[str, object]) -> Evaluation:
+    """The evaluation to write: the one of this name, or one that was stopped with the same question, or a new one."""
+    if name is None:
+        stopped = [each for each in list_evaluations(workspace) if not each.finished and not each.changes(asked)]
+        return stopped[0] if stopped else Evaluation.create(workspace, None)
+    path = evaluations_folder(workspace) / check_name(name, what="evaluation")
+    return Evaluation(path) if (path / "answers").is_dir() else Evaluation.create(workspace, name)
+
+
 def evaluations_folder(workspace: Path) -> Path:
     """Where the evaluations of a workspace lie."""
     return inside(workspace, "evaluations")
@@ -161,6 +184,44 @@ def find_evaluation(text: str, workspace: Path) -> Evaluation:
     if path.name != text or (path / "evaluation.json").is_file():
         return Evaluation.open(path)
     return Evaluation.open(inside(workspace, evaluations_folder(workspace) / check_name(text, what="evaluation")))
+
+
+def worth_record(
+    workspace: Path, prompts: str, student: Mapping[str, Any], teacher: Mapping[str, Any]
+) -> dict[str, object] | None:
+    """The newest verdict of `limbeck worth` on these models and held-out prompts, all by content; None without one.
+
+    Args:
+        workspace: where evaluations are looked for.
+        prompts: the hash of the held-out prompts.
+        student: its `name`, `weights` (a hash, None for a model behind an interface) and `dtype`.
+        teacher: the same.
+    """
+    for evaluation in list_evaluations(workspace):
+        if evaluation.finished:
+            result = evaluation.result()
+            sides = {model["role"]: model for model in result["models"]}
+            same = result["prompts"]["hash"] == prompts and sides.keys() == {"student", "teacher"}
+            if same and _is(student, sides["student"]) and _is(teacher, sides["teacher"]):
+                verdict = result["verdict"] or {"decision": None, "words": ["There is no verdict on these answers."]}
+                return {"evaluation": evaluation.name, "decision": verdict["decision"], "text": verdict["words"][0]}
+    return None
+
+
+def _is(known: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Whether two are one model: by its weights, by its name where these cannot be compared."""
+    if known["weights"] is None or known["dtype"] != model["dtype"]:
+        return known["name"] == model["ref"]
+    return known["weights"] == model["weights"]
+
+
+def _changed(name: str, changes: Iterable[str]) -> Refusal:
+    return Refusal(
+        "evaluation.changed",
+        given=f"{name} began with another question: {'; '.join(changes)}.",
+        needed="Answers of one evaluation stand side by side, so all of them are to the same question.",
+        fix="Put it back and go on, or give the new evaluation a name of its own.",
+    )
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, UsageError
-from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
+from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations, open_evaluation
 
 ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
 
@@ -42,8 +42,24 @@ def test_a_continued_evaluation_is_the_same_or_refused(tmp_path: Path) -> None:
         evaluation.begin(dict(reversed(ASKED.items())))
         with pytest.raises(Refusal, match=r'prompts was .*"a".*, is .*"b"') as caught:
             evaluation.begin({**ASKED, "prompts": {"hash": "b", "num": 2}})
-    assert caught.value.code == "evaluation.changed"
-    assert evaluation.asked() == ASKED
+        assert caught.value.code == "evaluation.changed"
+        evaluation.learn("teacher", {"weights": "a"})
+        evaluation.learn("teacher", {"weights": "a"})
+        with pytest.raises(Refusal, match=r'weights of teacher was "a", is "b"'):
+            evaluation.learn("teacher", {"weights": "b"})
+        evaluation.begin(ASKED)
+    assert evaluation.asked() == {**ASKED, "facts": {"teacher": {"weights": "a"}}}
+
+
+def test_without_a_name_a_stopped_evaluation_of_the_same_question_goes_on(tmp_path: Path) -> None:
+    stopped = begun(tmp_path, "stopped")
+    assert open_evaluation(tmp_path, None, ASKED).name == "stopped"
+    assert open_evaluation(tmp_path, None, {**ASKED, "seed": 1}).name != "stopped"
+    assert open_evaluation(tmp_path, "other", ASKED).name == "other"
+    with stopped:
+        stopped.write_result({"kind": "worth"})
+    assert open_evaluation(tmp_path, None, ASKED).name != "stopped"
+    assert open_evaluation(tmp_path, "stopped", ASKED).finished
 
 
 def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:

@@ -9,18 +9,20 @@ from safetensors.torch import load_file
 from builders import prompt_row
 from limbeck.driver import resume_run, train_run
 from limbeck.errors import Refusal, Stopped
+from limbeck.evaluation import graders
 from limbeck.evaluation.during import best_step
 from limbeck.models.refs import parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
 from pairs import write_pair
 
-# Which step is liked best is as good as drawn, and the same each time.
+# Six answers are graded at each of seven evaluations. The start is the best, and no step; step 4 is as good as step 2.
 GRADER = """
-import zlib
+calls = []
 
 def drawn(answer, row):
-    return zlib.crc32(answer.encode()) % 101 / 100
+    calls.append(answer)
+    return (0.9, 0.2, 0.8, 0.3, 0.8, 0.1, 0.4)[(len(calls) - 1) // 6 % 7]
 """
 SETTINGS = {"grader": "drawn_grader:drawn", "steps": 6, "evaluate_every": 1, "learning_rate": 0.01}
 
@@ -42,6 +44,7 @@ def test_the_best_of_the_steps_and_the_later_of_two_alike():
 def recipe(tmp_path, monkeypatch):
     (tmp_path / "drawn_grader.py").write_text(GRADER)
     monkeypatch.chdir(tmp_path)
+    graders._loaded.cache_clear()
     return write_pair(tmp_path, **SETTINGS)
 
 
@@ -51,8 +54,7 @@ def test_the_model_is_that_of_the_best_step(recipe, adapters):
     evaluations = [event for event in done.read_events() if event["kind"] == "evaluation"]
     assert [event["step"] for event in evaluations] == list(range(7))
     assert {event["num_not_graded"] for event in evaluations} == {0}
-    best = max((event["grade"]["estimate"], event["step"]) for event in evaluations[1:])[1]
-    assert 0 < best < 6, "the test shows something only where the last step is not the best"
+    best = 4
     end = done.read_events()[-1]
     assert (end["step"], end["kept_step"]) == (6, best)
     kept = load_file(done.checkpoints_path / f"step-{best:08d}" / "student.safetensors")

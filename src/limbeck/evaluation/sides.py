@@ -77,14 +77,7 @@ def make_sides(
         Refusal: a model is behind an interface, which this version does not ask.
         ModelError: a prompt and an answer of `max_tokens` have no place in a model.
     """
-    for each in named:
-        if each.ref.kind in ("hosted", "served"):
-            raise Refusal(
-                "evaluation.not-offered",
-                given=f"{each.alias} is {each.ref.text}, a model behind an interface.",
-                needed="This version evaluates models whose weights this machine can hold.",
-                fix="Name a hub id, a folder, a .gguf file or run:NAME.",
-            )
+    _refuse_hosted(named)
     tokenizers = [load_tokenizer(each.ref) for each in named]
     first, tokenizer = named[0], tokenizers[0]
     teachers = [tokenizers[place] for place, each in enumerate(named) if each.role == "teacher"]
@@ -149,6 +142,18 @@ def _num_shared(
         ).num_shared
     except VocabularyMismatch:
         return None
+
+
+def _refuse_hosted(named: Sequence[Named]) -> None:
+    """The seam for models behind an interface: a side of theirs has messages alone, and another answers for it."""
+    for each in named:
+        if each.ref.kind in ("hosted", "served"):
+            raise Refusal(
+                "evaluation.not-offered",
+                given=f"{each.alias} is {each.ref.text}, a model behind an interface.",
+                needed="This version evaluates models whose weights this machine can hold.",
+                fix="Name a hub id, a folder, a .gguf file or run:NAME.",
+            )
 
 
 def _template_note(each: Named, tokenizer: PreTrainedTokenizerBase, shared: Template) -> tuple[str, ...]:

@@ -21,8 +21,19 @@ from limbeck.recipe.explain import explain, setting_names
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
-    *("demo", "train", "resume", "answers", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "lineage", "chat", "export", "doctor"),
+    *("demo", "worth", "train", "eval", "resume", "answers", "check"),
+    *(
+        "recipe",
+        "recipe show",
+        "recipe explain",
+        "recipe schema",
+        "runs",
+        "show",
+        "lineage",
+        "chat",
+        "export",
+        "doctor",
+    ),
 )
 
 
@@ -32,7 +43,7 @@ def cli_page() -> str:
     parts += [f"## limbeck {command}\n\n{_help(command)}" for command in COMMANDS]
     codes = (
         "## Exit codes\n\n0 done, 2 usage or recipe, 3 refused by a guard, 4 a loss, gradient or weight is not finite, "
-        "75 stopped but resumable, 130 interrupted, 1 anything else.\n"
+        "or a measure is below --fail-under, 75 stopped but resumable, 130 interrupted, 1 anything else.\n"
     )
     return "\n".join([*parts, codes])
 

@@ -1,7 +1,8 @@
 """The command line: thin. Every verb is also a Python function (see `limbeck.verbs`).
 
 Nothing heavy is imported before a verb needs it, so that `--help`, `recipe`, `runs` and `show` answer at once.
-Exit codes: 0 done, 2 usage or recipe, 3 refused by a guard, 4 diverged, 75 stopped but resumable, 1 anything else.
+Exit codes: 0 done, 2 usage or recipe, 3 refused by a guard, 4 diverged or below --fail-under, 75 stopped but resumable,
+1 anything else.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from limbeck import __version__
 from limbeck.console import Printer
 from limbeck.errors import LimbeckError, UsageError
+from limbeck.recipe.evaluating import Evaluating, check_limit
 
 __all__ = ["app", "main"]
 
@@ -41,12 +43,15 @@ Overrides = Annotated[
 Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line, for programs.", negative=())]
 Origin = Annotated[bool, Parameter(help="Say where each value came from.", negative=())]
 RunName = Annotated[str, Parameter(help="Its name, or the path of its folder.")]
+FailUnder = Annotated[
+    str | None, Parameter(help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.")
+]
 Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 
 
 @app.command
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
-    """Distil the tiny pair that ships with Limbeck: before, on-policy, after. Needs no network, takes minutes."""
+    """Distil the tiny pair that ships with Limbeck: worth it, on-policy, did it work. No network; takes minutes."""
     from limbeck import verbs
     from limbeck.demo.show import introduce_demo, show_demo
     from limbeck.report.live import on_screen
@@ -59,6 +64,40 @@ def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False)
     with on_screen(printer) as screen:
         result = verbs.demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
     show_demo(printer, result)
+
+
+@app.command
+def worth(
+    recipe: RecipeFile,
+    *,
+    options: Evaluating | None = None,
+    overrides: Overrides = (),
+    fail_under: FailUnder = None,
+    as_json: Json = False,
+) -> None:
+    """Is it worth it? Teacher and student answer the recipe's held-out prompts; the verdict says whether to distil."""
+    from limbeck import verbs
+
+    found = verbs.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
+    _show_result(found.result(), as_json, fail_under)
+
+
+@app.command(name="eval")
+def evaluate(
+    *runs_or_models: Annotated[str, Parameter(help="A run; or models, each may be ROLE=MODEL with ROLE teacher, ...")],
+    prompts: Annotated[Path | None, Parameter(help="A file of prompts; a run alone has its own.")] = None,
+    options: Evaluating | None = None,
+    workspace: Workspace = Path(),
+    fail_under: FailUnder = None,
+    as_json: Json = False,
+) -> None:
+    """Did it work? A run's student before and after beside its teacher, or any models, on the same prompts."""
+    from limbeck import verbs
+
+    found = verbs.evaluate(
+        *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
+    )
+    _show_result(found.result(), as_json, fail_under)
 
 
 @app.command
@@ -243,6 +282,22 @@ def doctor(*, as_json: Json = False) -> None:
         _print_json({"machine": machine, "environment": environment})
     else:
         show_machine(Printer(), machine, environment)
+
+
+def _progress(as_json: bool) -> Callable[[Mapping[str, object]], None]:
+    printer = Printer()
+    return _print_json if as_json else lambda event: printer.progress(f"{event['phase']} ...")
+
+
+def _show_result(result: Mapping[str, Any], as_json: bool, fail_under: str | None) -> None:
+    from limbeck.report.evaluation import show_evaluation
+
+    if as_json:
+        _print_json({"event": "result", **result})
+    else:
+        show_evaluation(Printer(), result)
+    if fail_under is not None:
+        check_limit(fail_under, result)
 
 
 def _print_json(event: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from limbeck.errors import LimbeckError, Refusal, Stopped
-from limbeck.evaluation.during import HeldOut, evaluate, held_out_texts
+from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.machine import Machine
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash
@@ -33,18 +33,22 @@ from limbeck.routes.off_policy import describe_objective, few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_failed
-from limbeck.runs.store import Run, runs_folder
+from limbeck.runs.store import Run, current_events, runs_folder
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
-from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from limbeck.training.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
 from limbeck.training.material import Material
-from limbeck.training.provenance import provenance_of, store_prompts, writing_notes
+from limbeck.training.provenance import provenance_of, store_prompts, worth_notes, writing_notes
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["answer_run", "resume_run", "stages_at_start", "train_run", "train_stages"]
-
-FIRST_ANSWERS = "held-out-step-000000"
 
 Listener = Callable[[Mapping[str, object]], None]
 
@@ -160,6 +164,7 @@ def _prepare(recipe: Recipe, matmul_precision: str | None = None) -> tuple[Machi
     """Whatever can be refused before a run folder exists or a weight is read."""
     plan = plan_recipe(recipe, matmul_precision)
     refuse_if_too_large(plan.memory)
+    refuse_ungraded(recipe, plan.material.held_out.prompts)
     return plan.machine, plan.material
 
 
@@ -219,7 +224,7 @@ def _drive(
         load_checkpoint(checkpoint, state)
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": describe_objective(recipe)}
     log.write("start", **about, **provenance)
-    for note in _notes(run, recipe, material, models, checkpoint):
+    for note in (*_notes(run, recipe, material, models, checkpoint), *worth_notes(provenance)):
         log.write("note", text=note)
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
@@ -229,34 +234,57 @@ def _drive(
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
     with _stop_signals(log) as stop_asked:
-        if state.step == 0 and FIRST_ANSWERS not in run.answer_sets():
-            _evaluate(run, log, recipe, material, state, lesson, held_out)
+        if _is_due(state.step, recipe) and state.step not in {event["step"] for event in _evaluations(run)}:
+            _evaluate(run, log, recipe, material, state, lesson, held_out)  # else it was done before the run stopped
         for record in train(state, lesson, recipe):
             history.append(record)
             log.write("step", **_step_fields(record, models))
             for alert in alerts_of(history):
                 log.write("alert", code=alert.code, text=alert.text)
-            last = record.step == recipe.steps
-            due = last or record.step % recipe.evaluate_every == 0
+            last, due = record.step == recipe.steps, _is_due(record.step, recipe)
             if due or stop_asked():
-                save_checkpoint(run.checkpoints_path, state)
+                save_checkpoint(run.checkpoints_path, state, kept_step=_kept_step(run, recipe))
             if stop_asked() and not last:
                 raise _stopped(run, record.step, recipe.steps)
             if due:
                 _evaluate(run, log, recipe, material, state, lesson, held_out)
-        log.write("phase", phase="saving the model")
-        state.weights.widen()
-        if recipe.lora is not None:
-            save_adapters(state.student, run.adapter_path)
-            merge_adapters(state.student)
-        save_model(
-            state.student,
-            run.model_path,
-            chat_template=material.template.source,
-            stop_ids=material.stop.ids,
-            pad_id=material.pad_id,
-        )
-        log.write("done", step=state.step, model=str(run.model_path), weights=weights_hash(state.student.module))
+        _hand_over(run, log, recipe, material, state)
+
+
+def _hand_over(run: Run, log: _Log, recipe: Recipe, material: Material, state: TrainState) -> None:
+    """Save the student of the last step, or of the one that the recipe says to keep."""
+    log.write("phase", phase="saving the model")
+    kept_step = _kept_step(run, recipe) or state.step
+    if kept_step != state.step:
+        load_weights(run.checkpoints_path, kept_step, state)
+        log.write("note", text=f"The student of step {kept_step} has the highest grade and is kept.")
+    state.weights.widen()
+    if recipe.lora is not None:
+        save_adapters(state.student, run.adapter_path)
+        merge_adapters(state.student)
+    save_model(
+        state.student,
+        run.model_path,
+        chat_template=material.template.source,
+        stop_ids=material.stop.ids,
+        pad_id=material.pad_id,
+    )
+    weights = weights_hash(state.student.module)
+    log.write("done", step=state.step, kept_step=kept_step, model=str(run.model_path), weights=weights)
+
+
+def _is_due(step: int, recipe: Recipe) -> bool:
+    """Whether the student is saved and evaluated after a step."""
+    return step == recipe.steps or step % recipe.evaluate_every == 0
+
+
+def _evaluations(run: Run) -> list[dict[str, Any]]:
+    return [event for event in current_events(run.read_events()) if event["kind"] == "evaluation"]
+
+
+def _kept_step(run: Run, recipe: Recipe) -> int | None:
+    """The step whose student the run hands over as it stands now; None for the last."""
+    return best_step(_evaluations(run)) if recipe.keep == "best" else None
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:

@@ -8,6 +8,7 @@
     ├── Refusal           ValueError        exit 3   a guard refused: it would run, and be wrong
     │   └── VocabularyMismatch                       the two models do not split text alike
     ├── Diverged          ArithmeticError   exit 4   a loss or gradient is not finite
+    ├── Unmet             RuntimeError      exit 4   a measure is below the limit that was asked for
     └── Stopped           RuntimeError      exit 75  stopped before the end, resumable
 
 A message has three parts: what was given (with its value), what is needed and why, what to do next.
@@ -24,6 +25,7 @@ __all__ = [
     "RecipeError",
     "Refusal",
     "Stopped",
+    "Unmet",
     "UsageError",
     "VocabularyMismatch",
 ]
@@ -67,6 +69,10 @@ class VocabularyMismatch(Refusal):
 
 
 class Diverged(LimbeckError, ArithmeticError):
+    exit_code = 4
+
+
+class Unmet(LimbeckError, RuntimeError):
     exit_code = 4
 
 

@@ -10,14 +10,18 @@ from pathlib import Path
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
 from limbeck.driver import answer_run, resume_run, stages_at_start, train_stages
+from limbeck.errors import UsageError
+from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
+from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.rollouts.sampling import Sampling
+from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.store import Run, find_run
 
-__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "plan", "resume", "train"]
+__all__ = ["answers", "chat", "check", "demo", "doctor", "evaluate", "export", "plan", "resume", "train", "worth"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -79,6 +83,55 @@ def _load(recipes: Sequence[str | Path], overrides: Sequence[str]) -> list[Loade
 def check(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:
     """The plan, then the weights and the objective certificate on them."""
     return check_recipe(load_recipe(Path(recipe), list(overrides), os.environ).recipe)
+
+
+def worth(
+    recipe: str | Path,
+    options: Evaluating | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    listen: Listener = lambda event: None,
+) -> Evaluation:
+    """Teacher against student on a recipe's held-out prompts; `result()` of what is returned holds the verdict."""
+    loaded = load_recipe(Path(recipe), list(overrides), os.environ)
+    return worth_of(loaded, options or Evaluating(), _log_to(listen))
+
+
+def evaluate(
+    *runs_or_models: str,
+    prompts: str | Path | None = None,
+    workspace: str | Path = ".",
+    options: Evaluating | None = None,
+    listen: Listener = lambda event: None,
+) -> Evaluation:
+    """A run's student, result and teacher on its held-out prompts, or any models on a file of prompts.
+
+    Args:
+        runs_or_models: one run, by name or folder; or models, of which a run's name means its result. ROLE=MODEL says
+            that a model is the teacher, the student or the distilled one, which gives a verdict.
+        prompts: the file; only a run alone can do without.
+        workspace: where runs are looked up, and the evaluation is written.
+        options: how the models answer and are measured.
+        listen: called with phases.
+    """
+    folder, chosen = Path(workspace), options or Evaluating()
+    file = None if prompts is None else Path(prompts)
+    named = [f"run:{text}" if (folder / "runs" / text / "events.jsonl").is_file() else text for text in runs_or_models]
+    is_run = len(named) == 1 and (named[0].startswith("run:") or (Path(named[0]) / "events.jsonl").is_file())
+    if is_run and "@" not in named[0]:
+        return evaluate_run(find_run(named[0].removeprefix("run:"), folder), chosen, _log_to(listen), file)
+    if file is None:
+        raise UsageError(
+            "evaluation.no-prompts",
+            given=f"{' '.join(runs_or_models) or 'Nothing'} is to be evaluated, on no prompts.",
+            needed="Only a run alone has held-out prompts of its own.",
+            fix="Give --prompts FILE, or the name of one run.",
+        )
+    return evaluate_models(named, file, folder, chosen, _log_to(listen))
+
+
+def _log_to(listen: Listener) -> Callable[..., None]:
+    return lambda kind, **fields: listen({"kind": kind, **fields})
 
 
 def chat(model: str, turns: Iterable[str], *, workspace: str | Path = ".", temperature: float = 0.0) -> list[str]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import operator
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from limbeck import verbs
-from limbeck.demo.story import measure
-from limbeck.demo.task import follows_style
-from limbeck.evaluation.statistics import gap_recovered, share
+from limbeck.demo.task import follows_style, grade
+from limbeck.evaluation.answers import answer_prompts, text_of
+from limbeck.evaluation.statistics import Interval, gap_recovered, share
+from limbeck.models.load import load_model
+from limbeck.models.refs import parse_ref
 from limbeck.recipe.files import load_recipe
+from limbeck.rollouts.engine import Engine
 from limbeck.runs.store import list_runs
 from limbeck.training.material import prepare_material
 
@@ -25,6 +30,27 @@ import demo_prompts  # noqa: E402
 
 pytestmark = pytest.mark.slow
 HOLDS = {">=": operator.ge, "<=": operator.le}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model's answers to the held-out prompts and which are right, the team's own style aside."""
+
+    answers: tuple[str, ...]
+    right: tuple[bool, ...]
+    exact: Interval
+
+
+def measure(name, material, recipe):
+    model = load_model(
+        parse_ref(name, workspace=Path()), trainable=False, dtype=torch.float32, device=torch.device("cpu")
+    )
+    model = model.with_vocabulary(material.vocabulary.num_shared)
+    engine = Engine(model, stop_ids=material.stop.ids, pad_id=material.pad_id, num_slots=2 * recipe.slots)
+    prompts = material.held_out.prompts
+    answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
+    right = tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))
+    return Measured(tuple(answers), right, share(right))
 
 
 @pytest.fixture(scope="module")

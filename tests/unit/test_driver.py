@@ -265,7 +265,7 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path):
 
 
 def test_a_full_disk_stops_the_run_with_75(tmp_path, monkeypatch):
-    def full(*args):
+    def full(*args, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(driver, "save_checkpoint", full)

@@ -12,7 +12,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import listing, places, shown
-from limbeck.data.rows import Message, Row
+from limbeck.data.rows import Message, Row, content_hash
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.templates import (
     RENDER_ERRORS,
@@ -34,7 +34,9 @@ __all__ = [
     "Template",
     "choose_template",
     "compare_stops",
+    "keys_of",
     "pad_id",
+    "prompts_hash",
     "render_prompts",
     "stop_ids",
     "tokenise",
@@ -57,6 +59,12 @@ class Prompt:
     source: str
     reference: str | None
     extra: Mapping[str, object]
+    others: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """All reference answers of the row; none where it has none."""
+        return () if self.reference is None else (self.reference, *self.others)
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,30 @@ def render_prompts(
     for row, text, row_ids in zip(rows, texts, ids, strict=True):
         if len(row_ids) <= max_prompt_tokens:
             key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in row_ids)).hexdigest()
-            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], row.source, row.reference, row.extra))
+            known = (row.source, row.reference, row.extra, row.others)
+            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], *known))
             seen[key] += 1
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if long:
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
     injected = facts.injected_system if _without_system(prompts) else None
     return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
+
+
+def keys_of(prompts: Sequence[Prompt]) -> list[str]:
+    """What names each prompt in every model's answers: its conversation, and which repetition of it this is."""
+    seen: Counter[str] = Counter()
+    keys: list[str] = []
+    for prompt in prompts:
+        content = content_hash(prompt.messages)
+        keys.append(f"{content}/{seen[content]}")
+        seen[content] += 1
+    return keys
+
+
+def prompts_hash(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over the conversations, whatever their order and however a template writes them."""
+    return hashlib.sha256("\n".join(sorted(keys_of(prompts))).encode("ascii")).hexdigest()
 
 
 def _render_all(rows: Sequence[Row], tokenizer: Tokenizer, template: Template, options: Options) -> list[str]:

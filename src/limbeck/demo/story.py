@@ -1,58 +1,38 @@
-"""The demo: a pair that ships in the package, measured, distilled on-policy, measured again. No network."""
+"""The demo: a pair that ships in the package. Is it worth it, distil on-policy, did it work. No network."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from limbeck.data.chat import Prompt
-from limbeck.demo.task import grade, write_prompts
+from limbeck.demo.task import write_prompts
 from limbeck.driver import train_run
-from limbeck.evaluation.answers import answer_prompts, text_of
-from limbeck.evaluation.statistics import Interval, gap_recovered, share
-from limbeck.machine import use_machine
-from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.evaluation.evaluate import evaluate_run, worth_of
+from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import load_recipe
-from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.engine import Engine
-from limbeck.training.material import Material, prepare_material
+from limbeck.runs.evaluations import Evaluation
 
-__all__ = ["DemoResult", "Model", "measure", "run_demo"]
+__all__ = ["DemoResult", "examples_to_show", "run_demo"]
 
 FOLDER = Path(__file__).parent
 NUM_TRAIN = 4000
 NUM_HELD_OUT = 300
 NUM_SHOWN = 3
-MAX_ANSWER_TOKENS = 96
+NUM_SLOTS = 150
 
 Listener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model's answers to the held-out prompts and the share that is exactly right."""
-
-    answers: tuple[str, ...]
-    right: tuple[bool, ...]
-    exact: Interval
-
-
-@dataclass(frozen=True)
 class DemoResult:
-    """Student, teacher and distilled student on the same prompts, in the same order."""
+    """Both evaluations, on the same prompts; the second has student, teacher and distilled student."""
 
-    prompts: tuple[str, ...]
-    expected: tuple[str, ...]
-    student: Model
-    teacher: Model
-    distilled: Model
-    gap_recovered: Interval | None
+    worth: Evaluation
+    after: Evaluation
     run: Path
     seconds: float
 
@@ -64,62 +44,40 @@ def run_demo(
     listen: Listener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> DemoResult:
-    """Measure the pair, distil it on-policy, measure the distilled student on the same held-out prompts.
+    """Ask whether it is worth it, distil, and ask whether it worked, all on the same held-out prompts.
 
     Args:
-        workspace: the run goes into its `runs` folder, the prompts into its `demo` folder.
+        workspace: run and evaluations go into its folders, the prompts into its `demo` folder.
         seed: of the run; the models and prompts are always the same.
-        listen: called with the run's events and with `demo` events of its own.
+        listen: called with the run's events and with `verdict` and `result` events of its own.
         watch: called with the phase within a step whenever it changes.
     """
     started = time.monotonic()
-    recipe_path = _write_material(workspace)
-    overrides = [f"seed={seed}", f"workspace={workspace.resolve()}"]
-    loaded = load_recipe(recipe_path, overrides, os.environ)
-    material = prepare_material(loaded.recipe)
-    prompts = material.held_out.prompts
-    student = measure(loaded.recipe.student, material, loaded.recipe)
-    listen({"kind": "demo", "model": "student", **asdict(student.exact)})
-    assert loaded.recipe.teacher is not None, "the demo's recipe has one"
-    teacher = measure(loaded.recipe.teacher, material, loaded.recipe)
-    listen({"kind": "demo", "model": "teacher", **asdict(teacher.exact)})
+    loaded = load_recipe(_write_material(workspace), [f"seed={seed}", f"workspace={workspace.resolve()}"], os.environ)
+    options = Evaluating(slots=NUM_SLOTS)
+
+    def log(kind: str, **fields: object) -> None:
+        listen({"kind": kind, **fields})
+
+    worth = worth_of(loaded, options, log)
+    log("verdict", evaluation=worth.name, text=worth.result()["verdict"]["words"][0])
     run = train_run(loaded, listen, watch)
-    distilled = measure(str(run.model_path), material, loaded.recipe)
-    listen({"kind": "demo", "model": "distilled", **asdict(distilled.exact)})
-    recovered = gap_recovered(student.right, teacher.right, distilled.right)
-    result = DemoResult(
-        prompts=tuple(prompt.messages[-1].content for prompt in prompts),
-        expected=tuple(prompt.reference or "" for prompt in prompts),
-        student=student,
-        teacher=teacher,
-        distilled=distilled,
-        gap_recovered=recovered,
-        run=run.path,
-        seconds=time.monotonic() - started,
-    )
-    listen(_last_event(result))
-    return result
+    after = evaluate_run(run, options, log)
+    result = after.result()
+    log("verdict", evaluation=after.name, text=result["verdict"]["words"][0])
+    done = DemoResult(worth, after, run.path, time.monotonic() - started)
+    scores = {model["role"]: model["score"] for model in result["models"]}
+    log("result", **scores, gap_recovered=result["gap_recovered"], run=str(run.path), seconds=done.seconds)
+    return done
 
 
-def _last_event(result: DemoResult) -> dict[str, object]:
-    return {
-        "kind": "result",
-        "student": asdict(result.student.exact),
-        "teacher": asdict(result.teacher.exact),
-        "distilled": asdict(result.distilled.exact),
-        "gap_recovered": None if result.gap_recovered is None else asdict(result.gap_recovered),
-        "run": str(result.run),
-        "seconds": result.seconds,
-    }
-
-
-def examples_to_show(result: DemoResult) -> list[int]:
-    """Held-out prompts that tell the story: first those that the distilled student learnt, then any others."""
-    order = sorted(
-        range(len(result.prompts)),
-        key=lambda row: (not (result.distilled.right[row] and not result.student.right[row]), row),
-    )
-    return order[:NUM_SHOWN]
+def examples_to_show(after: Evaluation) -> list[dict[str, dict[str, Any]]]:
+    """Answers of all models to prompts that tell the story: first those that the distilled student learnt."""
+    by_key: dict[str, dict[str, dict[str, Any]]] = {}
+    for alias in ("student", "distilled", "teacher"):
+        for row in after.read_answers(alias):
+            by_key.setdefault(row["key"], {})[alias] = row
+    return sorted(by_key.values(), key=lambda rows: rows["student"]["grade"] - rows["distilled"]["grade"])[:NUM_SHOWN]
 
 
 def _write_material(workspace: Path) -> Path:
@@ -132,26 +90,3 @@ def _write_material(workspace: Path) -> Path:
     path = folder / "recipe.yaml"
     path.write_text(text.replace("{demo}", str(FOLDER).replace("'", "''")), encoding="utf-8")
     return path
-
-
-def measure(name: str, material: Material, recipe: Recipe) -> Model:
-    """Greedy answers to all held-out prompts, graded exactly."""
-    machine = use_machine(recipe.device)
-    ref = parse_ref(name, workspace=Path(recipe.workspace))
-    model = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device(machine.device))
-    engine = Engine(
-        model.with_vocabulary(material.vocabulary.num_shared),
-        stop_ids=material.stop.ids,
-        pad_id=material.pad_id,
-        num_slots=2 * recipe.slots,
-    )
-    answers = _texts(engine, material.held_out.prompts)
-    right = tuple(
-        grade(answer, prompt.reference or "") for answer, prompt in zip(answers, material.held_out.prompts, strict=True)
-    )
-    return Model(answers=tuple(answers), right=right, exact=share(right))
-
-
-def _texts(engine: Engine, prompts: Sequence[Prompt]) -> list[str]:
-    completions = answer_prompts(engine, prompts, max_new_tokens=MAX_ANSWER_TOKENS)
-    return [text_of(engine, completion) for completion in completions]

@@ -1,15 +1,35 @@
-"""A model answers prompts: the same rendered prompts for every model, greedy unless said otherwise."""
+"""Models answer prompts: the same for every model, greedy unless said otherwise, stored as the answers come.
+
+The models are loaded one after the other and never together. An evaluation that was stopped goes on with what is
+open, and answers that an earlier evaluation of the workspace has to the very same question are taken from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
 
-from limbeck.data.chat import Prompt
+import torch
+
+from limbeck.data.chat import Prompt, keys_of
+from limbeck.evaluation.sides import Side
+from limbeck.models.load import LanguageModel, load_model
+from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, prompt_requests
-from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling
+from limbeck.rollouts.probe import choose_method
+from limbeck.rollouts.request import Completion, Request, Written, prompt_requests
+from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
+from limbeck.runs.evaluations import Evaluation, list_evaluations
 
-__all__ = ["answer_prompts", "text_of"]
+__all__ = ["Answering", "answer_prompts", "answer_side", "labels_of", "load_side", "text_of"]
+
+CHUNKS_PER_SLOT = 4
+MAX_LABEL_LENGTH = 80
+
+Log = Callable[..., None]
 
 
 def answer_prompts(
@@ -28,3 +48,127 @@ def answer_prompts(
 def text_of(engine: Engine, completion: Completion) -> str:
     """The answer as text, without its stop token. For reading and grading only: text is never tokenised again."""
     return engine.model.text(completion.text_ids)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How all models of an evaluation answer. At temperature 0 each writes one answer, the likeliest."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    samples: int = 1
+    seed: int = 0
+    slots: int = 32
+
+
+def load_side(side: Side, device: str) -> LanguageModel:
+    """The weights of a model, its logits cut to the ids that count."""
+    model = load_model(side.ref, trainable=False, dtype=side.torch_dtype, device=torch.device(device))
+    return model.with_vocabulary(side.num_real)
+
+
+def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device: str, log: Log) -> None:
+    """Let a model answer what it has not answered yet, each chunk of answers stored before the next is written.
+
+    Raises:
+        Refusal: the evaluation began with another model under this alias.
+    """
+    model = load_side(side, device)
+    template, stop = side.template, side.stop
+    assert template is not None
+    assert stop is not None
+    facts: dict[str, object] = {
+        "weights": weights_hash(model.module),
+        "dtype": side.dtype,
+        "template": template.sha256,
+        "prompts": sha256("\0".join(prompt.text for prompt in side.prompts).encode("utf-8", "replace")).hexdigest(),
+        "stop_ids": list(stop.ids),
+        "num_real": side.num_real,
+    }
+    evaluation.learn(side.alias, facts)
+    asked = [
+        (place, key, sample) for place, key in enumerate(keys_of(side.prompts)) for sample in range(answering.samples)
+    ]
+    known = {(row["key"], row["sample"]) for row in evaluation.read_answers(side.alias)}
+    if not known and (rows := _answered_before(evaluation, side, facts, log)):
+        evaluation.write_answers(side.alias, rows)
+        return
+    todo = [each for each in asked if each[1:] not in known]
+    if not todo:
+        return
+    longest = max(len(prompt.ids) for prompt in side.prompts) + answering.max_tokens
+    writing = choose_method(model, max_length=longest, pad_id=side.pad_id)
+    engine = Engine(model, stop_ids=stop.ids, pad_id=side.pad_id, num_slots=answering.slots, way=writing.way)
+    size = CHUNKS_PER_SLOT * answering.slots
+    for start in range(0, len(todo), size):
+        log("phase", phase=f"{side.alias} answers, {len(asked) - len(todo) + start} of {len(asked)} so far")
+        for row in _answer_chunk(engine, side, todo[start : start + size], answering):
+            evaluation.append_answer(side.alias, row)
+
+
+def _answered_before(evaluation: Evaluation, side: Side, facts: dict[str, object], log: Log) -> list[dict[str, Any]]:
+    """All answers of the same model to the same question in an earlier evaluation beside this one."""
+    settings = evaluation.asked()["settings"]
+    for other in list_evaluations(evaluation.path.parents[1]):
+        then = other.asked()
+        alias = next((alias for alias, known in then.get("facts", {}).items() if known == facts), None)
+        if other.name != evaluation.name and other.finished and then.get("settings") == settings and alias is not None:
+            log("phase", phase=f"{side.alias} answered all this in {other.name}")
+            return [{**row, "grade": None, "grade_reason": None} for row in other.read_answers(alias)]
+    return []
+
+
+def _answer_chunk(
+    engine: Engine, side: Side, asked: Sequence[tuple[int, str, int]], answering: Answering
+) -> Iterator[dict[str, object]]:
+    """The answers as rows, with how long each took from its turn to its end and its share of the chunk's time."""
+    prompts = [side.prompts[place] for place, _, _ in asked]
+    requests = [
+        Request(
+            prompt.ids,
+            stream_key(answering.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
+            answering.max_tokens,
+        )
+        for prompt, (_, _, sample) in zip(prompts, asked, strict=True)
+    ]
+    written: list[list[Written]] = [[] for _ in requests]
+    begun, ended = [0.0] * len(requests), [0.0] * len(requests)
+    started = before = time.perf_counter()
+    for event in engine.write(requests, Sampling(answering.temperature)):
+        now = time.perf_counter()
+        if not written[event.request]:
+            begun[event.request] = before  # its prompt was read since the token before
+        written[event.request].append(event)
+        ended[event.request] = before = now
+    engine_s = (time.perf_counter() - started) / len(requests)
+    for row, (prompt, (_, key, sample)) in enumerate(zip(prompts, asked, strict=True)):
+        ids = tuple(event.token for event in written[row])
+        done = Completion(ids, (), written[row][-1].end == "limit")
+        yield {
+            "key": key,
+            "source": prompt.source,
+            "occurrence": int(key.rpartition("/")[2]),
+            "sample": sample,
+            "prompt": prompt.text,
+            "messages": [asdict(turn) for turn in prompt.messages],
+            "answer": text_of(engine, done),
+            "ids": list(ids),
+            "cut_off": done.cut_off,
+            "failure": None,
+            "length": len(ids),
+            "num_prompt_tokens": len(prompt.ids),
+            "seconds": ended[row] - begun[row],
+            "engine_s": engine_s,
+            "grade": None,
+            "grade_reason": None,
+            "labels": labels_of(prompt),
+        }
+
+
+def labels_of(prompt: Prompt) -> dict[str, str]:
+    """The row's other columns with one short value, by which an evaluation can be sliced."""
+    return {
+        name: str(value)
+        for name, value in prompt.extra.items()
+        if isinstance(value, str | int | float) and len(str(value)) <= MAX_LABEL_LENGTH
+    }

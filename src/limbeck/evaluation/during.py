@@ -6,14 +6,17 @@ prompts. Answers are stored as they are measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from limbeck.data.chat import Prompt
 from limbeck.errors import Refusal
 from limbeck.evaluation.answers import answer_prompts, text_of
+from limbeck.evaluation.graders import grade
+from limbeck.evaluation.grading import choose_measure
 from limbeck.evaluation.held_out import TextMeasure, measure_lengths, measure_text
+from limbeck.evaluation.statistics import mean_score
 from limbeck.objectives.divergence import Objective
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
@@ -26,7 +29,7 @@ from limbeck.training.material import Material
 from limbeck.training.setup import Models, make_engine
 from limbeck.training.state import TrainState
 
-__all__ = ["HELD_OUT_TEACHER", "HeldOut", "answer_rows", "evaluate", "held_out_texts"]
+__all__ = ["HELD_OUT_TEACHER", "HeldOut", "answer_rows", "best_step", "evaluate", "held_out_texts", "refuse_ungraded"]
 
 HELD_OUT_TEACHER = "held-out-teacher"
 READABLE = (None, "cut-off", "duplicate")  # labels of answers that are text, from their beginning at least
@@ -51,7 +54,7 @@ def evaluate(
     *,
     answer_limit: int,
     sampling: Sampling,
-) -> tuple[list[dict[str, object]], dict[str, object]]:
+) -> tuple[list[dict[str, Any]], dict[str, object]]:
     """Let the student answer and measure both texts; the answers as rows, and the fields of the event."""
     fresh = answer_prompts(
         state.engine, held_out.prompts, max_new_tokens=answer_limit, sampling=sampling, seed=recipe.seed
@@ -79,7 +82,38 @@ def evaluate(
         "fixed_teacher_text": asdict(on_fixed),
         "fresh_student_text": asdict(on_fresh),
     }
-    return answer_rows(state.engine, held_out.prompts, fresh), fields
+    rows = answer_rows(state.engine, held_out.prompts, fresh)
+    measure = choose_measure(held_out.prompts, recipe.grader)
+    if measure.kind != "grader":
+        return rows, fields
+    for row, prompt, settings in zip(rows, held_out.prompts, measure.graders, strict=True):
+        found = grade(settings, str(row["answer"]), prompt.references, prompt.extra)
+        row |= {"grade": found.value, "grade_reason": found.reason or None}
+    grades = [row["grade"] for row in rows if row["grade"] is not None]
+    fields |= {"grade": asdict(mean_score(grades)) if grades else None, "num_not_graded": len(rows) - len(grades)}
+    return rows, fields
+
+
+def refuse_ungraded(recipe: Recipe, prompts: Sequence[Prompt]) -> None:
+    """Raise where the recipe keeps the best step and nothing says which is better; DataError for an unknown grader."""
+    if choose_measure(prompts, recipe.grader).kind != "grader" and recipe.keep == "best":
+        raise Refusal(
+            "evaluation.keep-ungraded",
+            given="keep is best, and the held-out rows have neither reference answers nor a grader.",
+            needed="The best step is the one whose answers have the highest grade.",
+            fix="Give the held-out rows reference answers, set grader: module:function, or write keep: last.",
+        )
+
+
+def best_step(evaluations: Iterable[Mapping[str, Any]]) -> int | None:
+    """The step with the highest grade, the later of two alike; None where none is graded.
+
+    The start is no step of the run: what it hands over was trained.
+    """
+    graded = [
+        (event["grade"]["estimate"], event["step"]) for event in evaluations if event.get("grade") and event["step"]
+    ]
+    return max(graded, default=(0.0, None))[1]
 
 
 def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> HeldOut:
@@ -130,7 +164,7 @@ def _with_text(
     return tuple(prompt for prompt, _ in pairs), [row for _, row in pairs]
 
 
-def answer_rows(engine: Engine, prompts: Sequence[Prompt], answers: Sequence[Completion]) -> list[dict[str, object]]:
+def answer_rows(engine: Engine, prompts: Sequence[Prompt], answers: Sequence[Completion]) -> list[dict[str, Any]]:
     """Answers as they are stored."""
     return [
         {

@@ -34,8 +34,8 @@ class Screen:
             self._open(event)
         elif kind == "note":
             self._printer.progress(f"note: {event['text']}")
-        elif kind == "demo":
-            self._printer.progress(_measured(event))
+        elif kind == "verdict":
+            self._printer.progress(str(event["text"]))
         elif kind == "phase" and self._view is None:
             self._printer.progress(f"{event['phase']} ...")
         if self._view is not None:
@@ -59,8 +59,3 @@ class Screen:
         if self._view is not None:
             self._view.__exit__(None, None, None)
             self._view = None
-
-
-def _measured(event: Mapping[str, object]) -> str:
-    interval = f"{event['low']:.1%} to {event['high']:.1%}"
-    return f"{event['model']}: {event['estimate']:.1%} exactly right ({interval}, n = {event['n']})"

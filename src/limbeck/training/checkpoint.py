@@ -26,7 +26,7 @@ from torch import Tensor
 from limbeck.errors import Diverged, Refusal
 from limbeck.training.state import TrainState
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
 
 MANIFEST = "MANIFEST.json"
 STUDENT = "student.safetensors"
@@ -43,8 +43,8 @@ class Checkpoint:
     passed_over: tuple[str, ...] = ()
 
 
-def save_checkpoint(folder: Path, state: TrainState) -> Path:
-    """Write the state under `folder` and drop all but the last two steps.
+def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = None) -> Path:
+    """Write the state under `folder` and drop all but the last two steps and `kept_step`.
 
     Raises:
         Diverged: a weight or moment is not finite; what lies on disk stays as it is.
@@ -60,7 +60,7 @@ def save_checkpoint(folder: Path, state: TrainState) -> Path:
                     fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
                 )
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"step-{state.step:08d}"
+    target = folder / _name(state.step)
     beside = folder / f".tmp-{state.step}-{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
@@ -77,7 +77,8 @@ def save_checkpoint(folder: Path, state: TrainState) -> Path:
     beside.rename(target)
     _sync(folder)
     for old in _steps(folder)[NUM_KEPT:]:
-        shutil.rmtree(old)
+        if old.name != _name(kept_step):
+            shutil.rmtree(old)
     return target
 
 
@@ -94,27 +95,48 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
 
 def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
     """Put weights, moments and step back into `state`, in place."""
-    weights = load_file(checkpoint.path / STUDENT)
     moments = load_file(checkpoint.path / OPTIMIZER)
-    own = state.weights.named
+    _load_student(checkpoint.path, state)
+    for name, parameter in state.weights.named.items():
+        state.optimizer.state[parameter] = {
+            key: moments[f"{name}/{key}"].to(parameter.device if key != "step" else "cpu")
+            for key in ("step", "exp_avg", "exp_avg_sq")
+            if f"{name}/{key}" in moments
+        }
+    state.step = checkpoint.step
+
+
+def load_weights(folder: Path, step: int, state: TrainState) -> None:
+    """Put the weights of an earlier step back, and nothing else; for the student that a run hands over.
+
+    Raises:
+        Refusal: the checkpoint is gone or damaged.
+    """
+    path = folder / _name(step)
+    if (damage := _damage(path)) is not None:
+        raise Refusal(
+            "checkpoint.kept-step",
+            given=f"Step {step} is the best, and its checkpoint {path} cannot be read: {damage}.",
+            needed="The run hands over the student of that step.",
+            fix="Restore the folder from a copy and resume, or train again with keep: last.",
+        )
+    _load_student(path, state)
+
+
+def _load_student(path: Path, state: TrainState) -> None:
+    weights, own = load_file(path / STUDENT), state.weights.named
     shapes, own_shapes = ({name: each.shape for name, each in side.items()} for side in (weights, own))
     if differing := sorted(name for name in shapes.keys() | own_shapes if shapes.get(name) != own_shapes.get(name)):
         raise Refusal(
             "checkpoint.other-model",
-            given=f"{checkpoint.path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",
+            given=f"{path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",
             needed="A checkpoint continues the model that it was written for.",
             fix="Start from the recipe that the run folder holds.",
         )
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])
-            state.optimizer.state[parameter] = {
-                key: moments[f"{name}/{key}"].to(parameter.device if key != "step" else "cpu")
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{name}/{key}" in moments
-            }
     state.weights.publish()
-    state.step = checkpoint.step
 
 
 def _weights(state: TrainState) -> dict[str, Tensor]:
@@ -141,6 +163,10 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _name(step: int | None) -> str:
+    return "" if step is None else f"step-{step:08d}"
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from limbeck.data.chat import prompts_hash
 from limbeck.machine import Machine
 from limbeck.models.adapters import adapter_facts
 from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
+from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
 from limbeck.runs.store import Run, resolve_run
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = ["provenance_of", "store_prompts", "writing_notes"]
+__all__ = ["provenance_of", "store_prompts", "worth_notes", "writing_notes"]
 
 
 def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
     """What identifies the run besides its recipe: contents, not names."""
-    facts = adapter_facts(models.student)
+    facts, teacher = adapter_facts(models.student), _teacher_of(recipe, material, models)
+    teacher_dtype = None if models.teacher is None else str(models.teacher.dtype).removeprefix("torch.")
+    student = {"name": models.student.name, "weights": models.student_content}
+    held_out = prompts_hash(material.held_out.prompts)
+    worth = teacher and worth_record(
+        Path(recipe.workspace), held_out, {**student, "dtype": "float32"}, {**teacher, "dtype": teacher_dtype}
+    )
     return {
         "route": recipe.route,
         "parents": _parents(recipe, material),
-        "student": {"name": models.student.name, "weights": models.student_content},
+        "student": student,
         "lora": None if facts is None else asdict(facts),
-        "teacher": _teacher_of(recipe, material, models),
+        "teacher": teacher,
+        "worth": worth,
         "own_answers": material.own_sha256,
         "prompts": {
             "sha256": material.rows.sha256,
@@ -41,9 +51,17 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
             "student": asdict(models.student_writing),
             "teacher": models.teacher_writing and asdict(models.teacher_writing),
         },
-        "teacher_dtype": None if models.teacher is None else str(models.teacher.dtype).removeprefix("torch."),
+        "teacher_dtype": teacher_dtype,
         "machine": asdict(machine),
     }
+
+
+def worth_notes(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """What is known of whether this run is worth it."""
+    if provenance["worth"] is not None:
+        yield f"{provenance['worth']['evaluation']} said: {provenance['worth']['text']}"
+    elif provenance["teacher"] is not None:
+        yield "Nobody has asked whether this is worth it: limbeck worth RECIPE compares this teacher and this student."
 
 
 def _teacher_of(recipe: Recipe, material: Material, models: Models) -> dict[str, str | None] | None:

@@ -1,0 +1,231 @@
+"""Is it worth it, and did it work: models side by side on the same prompts, from the question to the verdict.
+
+worth     teacher and student on a recipe's held-out prompts, before anything is trained
+after     a run's own student, result and teacher on its held-out prompts; or models named for these roles
+compare   any models on a file of prompts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from limbeck.data.chat import keys_of, prompts_hash
+from limbeck.data.rows import Row, read_rows
+from limbeck.data.split import split_held_out
+from limbeck.errors import Refusal, UsageError
+from limbeck.evaluation.answers import Answering, Log, answer_side, load_side
+from limbeck.evaluation.graders import chrf
+from limbeck.evaluation.grading import Measure, choose_measure, grade_answers
+from limbeck.evaluation.held_out import TextMeasure, measure_text
+from limbeck.evaluation.result import Evaluated, result_of
+from limbeck.evaluation.sides import Named, Role, Side, make_sides
+from limbeck.machine import use_machine
+from limbeck.models.refs import parse_ref
+from limbeck.objectives.objective import Objective
+from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.files import LoadedRecipe, load_recipe
+from limbeck.recipe.grader import GraderSettings
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.request import Completion
+from limbeck.runs.evaluations import Evaluation, open_evaluation
+from limbeck.runs.store import Run
+from limbeck.teachers.local import LocalTeacher
+
+__all__ = ["evaluate_models", "evaluate_run", "worth_of"]
+
+DEFAULT_MAX_TOKENS, DEFAULT_SLOTS = 512, 32
+READ_TOKENS, CHUNK_TOKENS = 4096, 512
+ROLES: tuple[Role, ...] = ("teacher", "student", "distilled")
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked of whom; `next_commands` are what a verdict points at."""
+
+    kind: Literal["worth", "after", "compare"]
+    named: tuple[Named, ...]
+    rows: tuple[Row, ...]
+    files: tuple[str, ...]
+    workspace: Path
+    max_tokens: int
+    slots: int
+    grader: GraderSettings | None
+    rendering: Mapping[str, Any]
+    device: str
+    commands: Mapping[str, str]
+
+
+def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log) -> Evaluation:
+    """Teacher against student on the recipe's held-out prompts."""
+    recipe = loaded.recipe
+    if recipe.teacher is None:
+        raise Refusal(
+            "evaluation.no-teacher",
+            given=f"{loaded.path.name} is {recipe.route} and names no teacher.",
+            needed="Whether distilling is worth it is a question about a teacher and a student.",
+            fix="Name a recipe with a teacher; limbeck eval compares any models.",
+        )
+    commands = {"recipe": str(loaded.path), "again": f"limbeck worth {loaded.path}"}
+    return _evaluate(_of_recipe(recipe, "worth", {}, options, commands), options, log)
+
+
+def evaluate_run(run: Run, options: Evaluating, log: Log, prompts: Path | None = None) -> Evaluation:
+    """A run's student as it began, its result and its teacher, on its held-out prompts or another file."""
+    recipe = load_recipe(run.recipe_path, [], {}).recipe
+    recipe = recipe.model_copy(update={"workspace": str(run.path.parents[1])})
+    commands = {"recipe": str(run.recipe_path), "run": str(run.path), "again": f"limbeck eval {run.path}"}
+    question = _of_recipe(recipe, "after", {"distilled": f"run:{run.name}"}, options, commands)
+    if prompts is not None:
+        question = replace(question, rows=read_rows(prompts).rows, files=(str(prompts),))
+    return _evaluate(question, options, log)
+
+
+def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, options: Evaluating, log: Log) -> Evaluation:
+    """Models on the prompts of a file; ROLE=MODEL says that one is the teacher, the student or the distilled one."""
+    named: list[Named] = []
+    for number, text in enumerate(models):
+        role: Role = next((each for each in ROLES if text.startswith(f"{each}=")), "model")
+        alias = f"model-{number + 1}" if role == "model" else role
+        model = text if role == "model" else text.partition("=")[2]
+        named.append(Named(alias, role, parse_ref(model, workspace=workspace)))
+    if len({each.alias for each in named}) < len(named) or not named:
+        raise UsageError(
+            "evaluation.models",
+            given=f"The models are {', '.join(models) or 'none'}.",
+            needed="Models are compared with each other, and each role is one model's.",
+            fix="Name a run alone, or models, each once.",
+        )
+    roles = {each.role for each in named}
+    kind = "after" if roles == set(ROLES) else "worth" if roles == set(ROLES[:2]) else "compare"
+    question = _Question(
+        kind=kind,
+        named=tuple(sorted(named, key=lambda each: each.role != "student")),
+        rows=read_rows(prompts).rows,
+        files=(str(prompts),),
+        workspace=workspace,
+        max_tokens=options.max_tokens or DEFAULT_MAX_TOKENS,
+        slots=options.slots or DEFAULT_SLOTS,
+        grader=options.grader_settings(),
+        rendering={},
+        device="auto",
+        commands={"again": f"limbeck eval {' '.join(models)} --prompts {prompts}"},
+    )
+    return _evaluate(question, options, log)
+
+
+def _of_recipe(
+    recipe: Recipe,
+    kind: Literal["worth", "after"],
+    more: Mapping[Role, str],
+    options: Evaluating,
+    commands: Mapping[str, str],
+) -> _Question:
+    models: dict[Role, str | None] = {"student": recipe.student, "teacher": recipe.teacher, **more}
+    rows = read_rows(Path(recipe.prompts)).rows
+    held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
+    limits = {"on-policy": recipe.max_practice_tokens, "off-policy": recipe.max_teacher_tokens}
+    workspace = Path(recipe.workspace)
+    return _Question(
+        kind=kind,
+        named=tuple(
+            Named(
+                role,
+                role,
+                parse_ref(model, workspace=workspace),
+                recipe.teacher_dtype if role == "teacher" else "float32",
+            )
+            for role, model in models.items()
+            if model is not None
+        ),
+        rows=split_held_out(rows, held_out).held_out,
+        files=(recipe.held_out if isinstance(recipe.held_out, str) else recipe.prompts,),
+        workspace=workspace,
+        max_tokens=options.max_tokens or limits.get(recipe.route, DEFAULT_MAX_TOKENS),
+        slots=options.slots or recipe.slots,
+        grader=options.grader_settings() or recipe.grader,
+        rendering={
+            "template": recipe.template,
+            "options": recipe.template_options,
+            "max_prompt_tokens": recipe.max_prompt_tokens,
+            "on_long": recipe.long_prompts,
+        },
+        device=recipe.device,
+        commands=commands,
+    )
+
+
+def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
+    """Ask, grade, compare, decide; all of it is in the evaluation's folder at the end."""
+    sides = make_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
+    prompts = sides[0].prompts
+    measure = choose_measure(prompts, question.grader)
+    if measure.kind == "text":
+        chrf("", "a")  # an extra that is missing is told now, and not after hours of answers
+    answering = Answering(question.max_tokens, options.temperature, options.samples, options.seed, question.slots)
+    about = {"files": list(question.files), "num": len(prompts), "hash": prompts_hash(prompts)}
+    asked = {
+        "kind": question.kind,
+        "prompts": about,
+        "models": [{"alias": side.alias, "role": side.role, "ref": side.ref.text} for side in sides],
+        "settings": asdict(answering),
+    }
+    device = use_machine(question.device).device
+    with open_evaluation(question.workspace, options.name, asked) as evaluation:
+        evaluation.begin(asked)
+        for side in sides:
+            answer_side(evaluation, side, answering, device, log)
+        log("phase", phase="grading")
+        _grade(evaluation, measure, sides)
+        log("phase", phase="comparing with the teacher, token by token")
+        measures = _divergences(evaluation, sides, device)
+        result = result_of(
+            Evaluated(evaluation, question.kind, tuple(sides), measure, measures, question.commands), options
+        )
+        evaluation.write_result(result)
+    return evaluation
+
+
+def _grade(evaluation: Evaluation, measure: Measure, sides: Sequence[Side]) -> None:
+    # the seam for a judge: it scores the stored answers of two sides, and its measure is of the kind "judge"
+    teacher = next((side.alias for side in sides if side.role == "teacher"), None)
+    texts = (
+        {}
+        if teacher is None
+        else {(row["key"], row["sample"]): row["answer"] for row in evaluation.read_answers(teacher)}
+    )
+    for side in sides:
+        rows = evaluation.read_answers(side.alias)
+        known = None if side.alias == teacher else texts
+        evaluation.write_answers(side.alias, grade_answers(measure, side.prompts, rows, known))
+
+
+def _divergences(evaluation: Evaluation, sides: Sequence[Side], device: str) -> dict[str, TextMeasure]:
+    """How far each model is from the teacher on its own answers, where the ids mean the same to both."""
+    teacher = next((side for side in sides if side.role == "teacher" and side.alike), None)
+    others = [side for side in sides if side.alike and side is not teacher]
+    if teacher is None or not others:
+        return {}
+    reads = LocalTeacher(load_side(teacher, device))
+    found: dict[str, TextMeasure] = {}
+    for side in others:
+        by_key = {row["key"]: row for row in evaluation.read_answers(side.alias) if row["sample"] == 0 and row["ids"]}
+        pairs = [
+            (prompt, by_key[key])
+            for prompt, key in zip(side.prompts, keys_of(side.prompts), strict=True)
+            if key in by_key
+        ]
+        if pairs:
+            found[side.alias] = measure_text(
+                load_side(side, device),
+                reads,
+                [prompt for prompt, _ in pairs],
+                [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for _, row in pairs],
+                Objective(),
+                max_tokens=READ_TOKENS,
+                pad_id=side.pad_id,
+                chunk_tokens=CHUNK_TOKENS,
+            )
+    return found

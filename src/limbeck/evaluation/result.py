@@ -1,0 +1,240 @@
+"""The graded answers of an evaluation as its result: scores, comparisons, slices and the verdict, ready to be shown.
+
+Everything here is read from the evaluation's folder and counted again each time: nothing that is missing is filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from limbeck import __version__
+from limbeck.data.chat import tokenise
+from limbeck.evaluation.comparison import Comparison, GradedModel, by_slice, common_scores, compare
+from limbeck.evaluation.graders import length_ratio
+from limbeck.evaluation.grading import Measure, graded_model
+from limbeck.evaluation.held_out import TextMeasure
+from limbeck.evaluation.sides import Side
+from limbeck.evaluation.statistics import Interval, gap_recovered, mean_score
+from limbeck.evaluation.verdict import Decision, Verdict, after, before, words
+from limbeck.recipe.evaluating import Evaluating
+from limbeck.runs.evaluations import Evaluation
+
+__all__ = ["Evaluated", "result_of"]
+
+MANY_CUT_OFF = 0.05
+_NEXT = {
+    Decision.DISTIL: ("Distil.", "limbeck train {recipe}"),
+    Decision.DONT: ("Use the student as it is, or choose another teacher.", ""),
+    Decision.NOT_SURE: ("Ask again with more prompts.", "{again}"),
+    Decision.SHIP: ("Take the model out.", "limbeck export {run}"),
+    Decision.STYLE_NEXT: ("Teach it your style, with a supervised recipe on answers of your own.", ""),
+    Decision.MORE_TRAINING: ("Train longer: more steps, or more prompts.", "limbeck train {recipe} --set name=again"),
+    Decision.BACK_TO_PLAN: ("Look at what the recipe means before you train again.", "limbeck check {recipe}"),
+    Decision.CHECK: ("Read answers beside their grades before you believe this.", ""),
+}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation whose answers are all there and graded."""
+
+    evaluation: Evaluation
+    kind: str
+    sides: tuple[Side, ...]
+    measure: Measure
+    divergences: Mapping[str, TextMeasure]
+    commands: Mapping[str, str]
+
+
+def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
+    """The whole of result.json."""
+    asked, seed = done.evaluation.asked(), options.seed
+    rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
+    graded = {alias: graded_model(alias, each, asked["settings"]) for alias, each in rows.items()}
+    alike = {side.alias: side.alike for side in done.sides}
+    notes = list(dict.fromkeys(note for side in done.sides for note in side.notes))
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    for one, two in _pairs(done):
+        if _both_graded(graded[one], graded[two]):
+            other_template = not (alike[one] and alike[two])
+            comparisons[one, two] = compare(graded[one], graded[two], other_template=other_template, seed=seed)
+        elif done.measure.kind != "text":
+            notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both.")
+    recovered, reason = _recovered(graded, done.kind, seed)
+    verdict = _verdict(done, comparisons, recovered, options.band / 100)
+    prices = options.prices()
+    models = [_model(done, side, rows[side.alias], prices.get(side.alias), options, asked) for side in done.sides]
+    notes += [note for model in models for note in _warnings(model)]
+    if done.measure.kind == "text":
+        notes.append("Likeness is no verdict: give reference answers, --grader, or a judge, to know which is better.")
+    return {
+        "kind": done.kind,
+        "name": done.evaluation.name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "limbeck": __version__,
+        "seed": seed,
+        "prompts": asked["prompts"],
+        "settings": asked["settings"],
+        "measure": done.measure.describe(),
+        "models": models,
+        "team_length": _team_length(done),
+        "comparisons": [asdict(each) for each in comparisons.values()],
+        "gap_recovered": recovered and asdict(recovered),
+        "gap_recovered_reason": reason,
+        "slices": list(_slices(done, graded, rows, comparisons, options)),
+        "verdict": verdict and {**asdict(verdict), "words": words(verdict)},
+        "next_step": _next_step(done, verdict),
+        "notes": notes,
+    }
+
+
+def _pairs(done: Evaluated) -> list[tuple[str, str]]:
+    """Who is compared with whom, the pair that decides first."""
+    if done.kind == "compare":
+        return list(combinations([side.alias for side in done.sides], 2))
+    pairs = [("distilled", "student"), ("teacher", "distilled"), ("teacher", "student")]
+    aliases = {side.alias for side in done.sides}
+    return [pair for pair in pairs if aliases.issuperset(pair)]
+
+
+def _both_graded(one: GradedModel, two: GradedModel) -> bool:
+    graded = [{each.key for each in model.answers if each.grade.value is not None} for model in (one, two)]
+    return bool(graded[0] & graded[1])
+
+
+def _recovered(graded: Mapping[str, GradedModel], kind: str, seed: int) -> tuple[Interval | None, str | None]:
+    """The share of the gap that distilling closed, or why there is none."""
+    if kind != "after" or not {"student", "teacher", "distilled"} <= graded.keys():
+        return None, None
+    sides = [graded[alias] for alias in ("student", "teacher", "distilled")]
+    if not (_both_graded(sides[0], sides[1]) and _both_graded(sides[1], sides[2])):
+        return None, "undefined: the teacher's answers are not graded"
+    found = gap_recovered(*common_scores(*sides), seed=seed)
+    return found, None if found else "undefined: it is not certain that the teacher is better than the plain student"
+
+
+def _verdict(
+    done: Evaluated, comparisons: Mapping[tuple[str, str], Comparison], recovered: Interval | None, band: float
+) -> Verdict | None:
+    """Likeness of letters does not tell which of two answers is better, so nothing is decided on it."""
+    if done.measure.kind == "text":
+        return None
+    gap, gain = comparisons.get(("teacher", "student")), comparisons.get(("distilled", "student"))
+    left = comparisons.get(("teacher", "distilled"))
+    if done.kind == "worth" and gap is not None:
+        return before(gap, band=band)
+    return after(gain, left, recovered, band=band) if done.kind == "after" and gain and left else None
+
+
+def _next_step(done: Evaluated, verdict: Verdict | None) -> dict[str, str]:
+    if verdict is None:
+        if done.measure.kind == "text":
+            return {"text": "Say how an answer is judged.", "command": f"{done.commands['again']} --grader NAME"}
+        return {"text": "", "command": ""}
+    text, command = _NEXT[verdict.decision]
+    known = all(name in done.commands for name in ("recipe", "run", "again") if f"{{{name}}}" in command)
+    return {"text": text, "command": command.format(**done.commands) if known else ""}
+
+
+def _model(
+    done: Evaluated,
+    side: Side,
+    rows: Sequence[Mapping[str, Any]],
+    price: tuple[float, float] | None,
+    options: Evaluating,
+    asked: Mapping[str, Any],
+) -> dict[str, object]:
+    """A model's counts, score, lengths, speed, cost and distance to the teacher."""
+    answered = [row for row in rows if row["answer"] is not None]
+    lengths = [row["length"] for row in answered if row["length"] is not None]
+    seconds = [row["seconds"] for row in answered if row["seconds"] is not None]
+    engine_s = sum(row["engine_s"] for row in answered if row["engine_s"] is not None)
+    scores = [each.grade.value for each in graded_model(side.alias, rows, {}).answers if each.grade.value is not None]
+    cost = None
+    if price is not None and lengths:
+        num_read = fmean(row["num_prompt_tokens"] for row in answered)
+        cost = {"amount": num_read * price[0] + fmean(lengths) * price[1], "currency": options.currency}
+    distance = done.divergences.get(side.alias)
+    return {
+        "alias": side.alias,
+        "role": side.role,
+        "ref": side.ref.text,
+        "weights": asked["facts"][side.alias]["weights"],
+        "dtype": side.dtype,
+        "score": asdict(mean_score(scores, seed=options.seed)) if scores else None,
+        "num_asked": len(rows),
+        "num_answered": len(answered),
+        "num_failed": sum(row["failure"] is not None for row in rows),
+        "num_cut_off": sum(bool(row["cut_off"]) for row in rows),
+        "num_empty": sum(not row["answer"].strip() for row in answered),
+        "num_not_graded": sum(row["grade"] is None for row in rows),
+        "length": _lengths(lengths),
+        "length_ratio": _length_ratio(side, rows),
+        "tokens_per_s": sum(lengths) / engine_s if engine_s else None,
+        "latency_p50_s": float(np.quantile(seconds, 0.5)) if seconds else None,
+        "latency_p95_s": float(np.quantile(seconds, 0.95)) if seconds else None,
+        "cost_per_1000": cost,
+        "divergence_to_teacher": None if distance is None or not distance.divergence else asdict(distance.divergence),
+        "agreement": None if distance is None else distance.agreement,
+    }
+
+
+def _length_ratio(side: Side, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Characters of the answers by those of the references, on average; None where rows have none."""
+    references = {prompt.source: prompt.reference for prompt in side.prompts}
+    pairs = [(row["answer"], references.get(row["source"])) for row in rows]
+    ratios = [ratio for answer, text in pairs if answer and text and (ratio := length_ratio(answer, text)) is not None]
+    return fmean(ratios) if ratios else None
+
+
+def _lengths(lengths: Sequence[float]) -> dict[str, float] | None:
+    """Tokens of answers: mean, median and the length that nine of ten stay within."""
+    if not lengths:
+        return None
+    return {
+        "mean": fmean(lengths),
+        **{name: float(np.quantile(lengths, q)) for name, q in (("median", 0.5), ("p90", 0.9))},
+    }
+
+
+def _team_length(done: Evaluated) -> dict[str, float] | None:
+    """The same of the answers that stand beside the prompts, in tokens of the first model that has a tokenizer."""
+    side = next((side for side in done.sides if side.tokenizer is not None), None)
+    texts = [] if side is None else [prompt.reference for prompt in side.prompts if prompt.reference]
+    return (
+        _lengths([len(ids) for ids in tokenise(texts, side.tokenizer)]) if side and side.tokenizer and texts else None
+    )
+
+
+def _slices(
+    done: Evaluated,
+    graded: Mapping[str, GradedModel],
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    comparisons: Mapping[tuple[str, str], Comparison],
+    options: Evaluating,
+) -> Iterator[dict[str, object]]:
+    """The difference of each compared pair within each value of the chosen columns."""
+    for column in options.by:
+        labels = {row["key"]: row["labels"][column] for row in rows[done.sides[0].alias] if column in row["labels"]}
+        for one, two in comparisons:
+            for value, interval in by_slice(graded[one], graded[two], labels, seed=options.seed).items():
+                found = {"column": column, "value": value, "first": one, "second": two}
+                yield {**found, "difference": asdict(interval)}
+
+
+def _warnings(model: Mapping[str, Any]) -> Iterator[str]:
+    """What must be seen beside a score."""
+    alias, num_asked = model["alias"], model["num_asked"]
+    if model["num_failed"]:
+        yield f"{alias}: {model['num_failed']} of {num_asked} questions failed and have no answer."
+    if model["num_cut_off"] > MANY_CUT_OFF * num_asked:
+        yield f"{alias}: {model['num_cut_off']} of {num_asked} answers are cut off; --max-tokens lets them end."
+    if model["score"] is not None and model["num_not_graded"]:
+        yield f"{alias}: {model['num_not_graded']} of {num_asked} answers have no grade and take no part in its score."

@@ -1,0 +1,174 @@
+"""The models of an evaluation, each with the prompts as it reads them; nothing heavier than a tokenizer is loaded here.
+
+Models that split text alike are asked in one template, that of the first of them, so that the very same text goes to
+all: a difference between two of them is then never one of formatting. A model of another family is asked in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from limbeck.data.chat import Prompt, StopSet, Template, choose_template, pad_id, render_prompts, stop_ids
+from limbeck.data.rows import Row
+from limbeck.errors import ModelError, Refusal, VocabularyMismatch
+from limbeck.models.load import load_config, load_generation_config, load_tokenizer
+from limbeck.models.refs import ModelRef
+from limbeck.models.vocabulary import compare_vocabularies
+from limbeck.recipe.files import load_recipe
+from limbeck.runs.store import Run
+from limbeck.training.material import num_positions
+
+__all__ = ["Named", "Role", "Side", "make_sides", "run_of"]
+
+Role = Literal["teacher", "student", "distilled", "model"]
+NO_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model of an evaluation before anything of it is read."""
+
+    alias: str
+    role: Role
+    ref: ModelRef
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Side(Named):
+    """A model with the prompts as it reads them. Of those that are `alike`, the ids mean the same tokens."""
+
+    prompts: tuple[Prompt, ...] = ()
+    tokenizer: PreTrainedTokenizerBase | None = None
+    template: Template | None = None
+    stop: StopSet | None = None
+    pad_id: int = 0
+    num_real: int = 0
+    alike: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+
+def make_sides(
+    named: Sequence[Named],
+    rows: Sequence[Row],
+    *,
+    max_tokens: int,
+    template: str = "student",
+    options: Mapping[str, object] | None = None,
+    max_prompt_tokens: int = NO_LIMIT,
+    on_long: Literal["refuse", "skip"] = "refuse",
+) -> list[Side]:
+    """Read configurations and tokenizers and render the rows; the first model's template is for all that are alike.
+
+    Args:
+        template: as in a recipe, where "student" is the first model and "teacher" the one of that role.
+        options: for the template; None takes those of the run that the first model is of, if it is of one.
+
+    Raises:
+        Refusal: a model is behind an interface, which this version does not ask.
+        ModelError: a prompt and an answer of `max_tokens` have no place in a model.
+    """
+    _refuse_hosted(named)
+    tokenizers = [load_tokenizer(each.ref) for each in named]
+    first, tokenizer = named[0], tokenizers[0]
+    teachers = [tokenizers[place] for place, each in enumerate(named) if each.role == "teacher"]
+    names = {"student_name": first.ref.text, "teacher_name": "teacher"}
+    shared = choose_template(template, tokenizer, teachers[0] if teachers else None, **names)
+    variables = dict(options if options is not None else _own_options(first.ref))
+    sides: list[Side] = []
+    for each, own in zip(named, tokenizers, strict=True):
+        num_shared = _num_shared(tokenizer, own, first.ref, each.ref)
+        asked, given, notes = shared, variables, _template_note(each, own, shared) if num_shared else ()
+        if num_shared is None:
+            asked = choose_template("student", own, None, student_name=each.ref.text, teacher_name=each.ref.text)
+            given = dict(_own_options(each.ref))
+            notes = (f"{each.alias} splits text otherwise than {first.alias} and is asked in its own template.",)
+        num_real = num_shared or _num_shared(own, own, each.ref, each.ref) or 0
+        stop = stop_ids(own, load_generation_config(each.ref), asked, given)
+        rendered = render_prompts(rows, own, asked, options=given, max_prompt_tokens=max_prompt_tokens, on_long=on_long)
+        _refuse_too_long(each, rendered.prompts, max_tokens)
+        sides.append(
+            Side(
+                **vars(each),
+                prompts=rendered.prompts,
+                tokenizer=own,
+                template=asked,
+                stop=stop,
+                pad_id=pad_id(own, stop, num_rows=num_real),
+                num_real=num_real,
+                alike=num_shared is not None,
+                notes=(*notes, *(f"{each.alias}: {note}" for note in (*stop.notes, *rendered.notes))),
+            )
+        )
+    smallest = min(side.num_real for side in sides if side.alike)
+    return [replace(side, num_real=smallest) if side.alike else side for side in sides]
+
+
+def run_of(ref: ModelRef) -> Run | None:
+    """The run whose model or checkpoint a reference names."""
+    if ref.kind != "run" or ref.path is None:
+        return None
+    return Run(ref.path.parent if ref.weights is None else ref.weights.parents[2])
+
+
+def _own_options(ref: ModelRef) -> Mapping[str, object]:
+    """A run's model is asked as it was trained: with the template options of its recipe."""
+    run = run_of(ref)
+    return {} if run is None else load_recipe(run.recipe_path, [], {}).recipe.template_options
+
+
+def _num_shared(
+    first: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, first_ref: ModelRef, other_ref: ModelRef
+) -> int | None:
+    """How many ids mean the same token to both, None where ids differ."""
+    rows = [int(load_config(ref).get_text_config().vocab_size) for ref in (first_ref, other_ref)]
+    try:
+        return compare_vocabularies(
+            first,
+            other,
+            student_rows=rows[0],
+            teacher_rows=rows[1],
+            student_name=first_ref.text,
+            teacher_name=other_ref.text,
+        ).num_shared
+    except VocabularyMismatch:
+        return None
+
+
+def _refuse_hosted(named: Sequence[Named]) -> None:
+    """The seam for models behind an interface: a side of theirs has messages alone, and another answers for it."""
+    for each in named:
+        if each.ref.kind in ("hosted", "served"):
+            raise Refusal(
+                "evaluation.not-offered",
+                given=f"{each.alias} is {each.ref.text}, a model behind an interface.",
+                needed="This version evaluates models whose weights this machine can hold.",
+                fix="Name a hub id, a folder, a .gguf file or run:NAME.",
+            )
+
+
+def _template_note(each: Named, tokenizer: PreTrainedTokenizerBase, shared: Template) -> tuple[str, ...]:
+    if tokenizer.chat_template in (None, shared.source):
+        return ()
+    return (f"{each.alias} has a template of its own and is asked in the one that all are asked in.",)
+
+
+def _refuse_too_long(each: Named, prompts: Sequence[Prompt], max_tokens: int) -> None:
+    limit, longest = num_positions(each.ref), max(len(prompt.ids) for prompt in prompts)
+    if limit is not None and longest + max_tokens > limit:
+        raise ModelError(
+            "model.too-short",
+            given=f"The longest prompt has {longest} tokens, an answer up to {max_tokens}; {each.ref.text} has {limit} "
+            "positions.",
+            needed="Every position of prompt and answer needs a place in each model.",
+            fix=f"Give --max-tokens {max(1, limit - longest)} or fewer, or leave the longest prompts out.",
+        )

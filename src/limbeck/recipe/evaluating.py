@@ -1,0 +1,107 @@
+"""What a user may say about an evaluation, the same for `limbeck worth` and `limbeck eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from pydantic import TypeAdapter, ValidationError
+
+from limbeck.errors import Unmet, UsageError
+from limbeck.recipe.grader import GraderSettings, GraderText
+
+__all__ = ["Evaluating", "Prices", "check_limit"]
+
+Prices = dict[str, tuple[float, float]]
+_MEASURED = {"worth": "gap", "after": "gain"}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Evaluating:
+    """How the models answer, and what their answers are measured by."""
+
+    name: Annotated[str | None, Parameter(help="Of the evaluation's folder; a stopped one goes on.")] = None
+    grader: Annotated[str | None, Parameter(help="As in a recipe: a grader's name or module:function.")] = None
+    max_tokens: Annotated[int | None, Parameter(help="The longest answer; left out, the recipe's, else 512.")] = None
+    temperature: Annotated[float, Parameter(help="0 takes the likeliest token, the same each time.")] = 0.0
+    samples: Annotated[int, Parameter(help="Answers to each prompt; several need a temperature.")] = 1
+    seed: Annotated[int, Parameter(help="Of sampled answers and of the intervals.")] = 0
+    slots: Annotated[int | None, Parameter(help="Answers written at once; left out, the recipe's, else 32.")] = None
+    band: Annotated[float, Parameter(help="Points of difference that are worth the work.")] = 10.0
+    by: Annotated[
+        tuple[str, ...], Parameter(help="A column of the prompts to slice by; may be given many times.", negative=())
+    ] = ()
+    price: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="MODEL=IN,OUT: its price per 1,000 tokens read and written, for example teacher=0.3,1.2.", negative=()
+        ),
+    ] = ()
+    currency: Annotated[str, Parameter(help="Of the prices.")] = "USD"
+
+    def __post_init__(self) -> None:
+        counts = [each for each in (self.samples, self.slots, self.max_tokens) if each is not None]
+        if min(counts) < 1 or self.band <= 0 or self.temperature < 0:
+            told = "samples, slots, max-tokens and band are above 0, and temperature is 0 or more"
+            raise _meant(f"A number is out of range: {told}", "Correct it.")
+        if self.samples > 1 and self.temperature == 0:
+            raise _meant(f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike.")
+
+    def grader_settings(self) -> GraderSettings | None:
+        """The grader that is named here, if one is."""
+        try:
+            return TypeAdapter(GraderText).validate_python(self.grader)
+        except ValidationError as error:
+            first: Mapping[str, Any] = error.errors()[0]
+            raise _meant(f"grader is {self.grader!r}: {first['msg']}", "Name another grader.") from None
+
+    def prices(self) -> Prices:
+        """The prices by alias."""
+        found: Prices = {}
+        for text in self.price:
+            alias, _, numbers = text.partition("=")
+            try:
+                price_in, price_out = (float(number) for number in numbers.split(","))
+            except ValueError:
+                raise _meant(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
+            found[alias] = (price_in, price_out)
+        return found
+
+
+def check_limit(text: str, result: Mapping[str, Any]) -> None:
+    """Refuse a result whose interval begins below a limit: net=10 (points of difference) or recovered=50 (per cent).
+
+    Net is teacher against student before distilling, distilled against student after, else the first comparison.
+
+    Raises:
+        Unmet: the lower end is below, or there is no such number.
+    """
+    name, _, number = text.partition("=")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = None
+    if name not in ("net", "recovered") or limit is None:
+        raise _meant(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    interval = result["gap_recovered"]
+    if name == "net":
+        measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
+        interval = measured or next((each["difference"] for each in result["comparisons"]), None)
+    if interval is None or round(100 * interval["low"], 9) < limit:
+        given = "not known" if interval is None else f"{100 * interval['estimate']:.1f}, and its interval begins at "
+        given += "" if interval is None else f"{100 * interval['low']:.1f}"
+        raise Unmet(
+            "evaluation.below",
+            given=f"{name} is {given}.",
+            needed=f"The lower end of its interval must be {limit:g} or more, as --fail-under says.",
+            fix="Train on, evaluate on more prompts, or ask for less.",
+        )
+
+
+def _meant(given: str, fix: str) -> UsageError:
+    return UsageError(
+        "evaluation.option", given=f"{given}.", needed="An evaluation has to be meant as it is asked for.", fix=fix
+    )

@@ -72,12 +72,10 @@ class Piece:
         """Safe to print, and different for different tokens: ␣ ⏎ ⇥ for blanks, ⟨E2 82⟩ for bytes that are no whole
         character, ⟦<|im_end|>⟧ for a control token."""
         text = _OURS.sub(_code, self.data.decode("utf-8", "surrogateescape"))
-        if self.special:
-            return f"⟦{_visible(text)}⟧"
         parts = re.split(f"({_BYTES.pattern})", text)
         parts[::2] = ["".join(_SIGNS.get(char, char) for char in _visible(part)) for part in parts[::2]]
         parts[1::2] = [f"⟨{part.encode('utf-8', 'surrogateescape').hex(' ').upper()}⟩" for part in parts[1::2]]
-        return "".join(parts)
+        return f"⟦{''.join(parts)}⟧" if self.special else "".join(parts)
 
 
 class Candidate(NamedTuple):

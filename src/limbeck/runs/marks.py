@@ -9,7 +9,8 @@ One safetensors file holds several answers, one after the other. N tokens, T tem
     teacher_rank                        int32 [N]        how many tokens the teacher finds likelier
     divergence                          float32 [N, T, 5] exact, full vocabulary, unit scale, at the betas of BETAS
     candidate_ends                      int32 [N]        where the token's candidates end in the next three
-    candidate_ids                       int32 [K]        the union of both top-20, the teacher's likeliest first
+    candidate_places                    uint16 or uint32 [K]  the union of both top-20, the teacher's likeliest first,
+                                                         each id by its place in piece_ids
     candidate_student, candidate_teacher float16 [K]     log-probabilities
     piece_ids, piece_special            int32, uint8 [P] each id that occurs, ascending; whether it is a control token
     piece_ends, piece_bytes             int32 [P], uint8 the bytes that an id stands for, which may be half a character
@@ -245,14 +246,18 @@ def write_marks(path: Path, sheet: MarkSheet) -> None:
 
     answers = sheet.answers
     tensors = {name: np.concatenate([getattr(each, name) for each in answers]) for name in (*PER_TOKEN, *PER_CANDIDATE)}
+    candidate_ids = tensors.pop("candidate_ids")
     tensors["candidate_ends"] = np.concatenate([np.diff(each.candidate_ends, prepend=0) for each in answers]).cumsum()
-    pieces = dict(sorted((token, piece) for each in answers for token, piece in each.vocabulary.items()))
+    known = {token: piece for each in answers for token, piece in each.vocabulary.items()}
+    pieces = {token: known[token] for token in np.union1d(tensors["token_ids"], candidate_ids).tolist()}
     data = [piece.data for piece in pieces.values()]
     tensors["piece_ids"], tensors["piece_ends"] = np.array(list(pieces)), np.cumsum([len(each) for each in data])
     tensors["piece_special"] = np.array([piece.special for piece in pieces.values()], np.uint8)
     tensors["piece_bytes"] = np.frombuffer(b"".join(data), np.uint8)
     for name in ("candidate_ends", "piece_ids", "piece_ends"):
         tensors[name] = tensors[name].astype(np.int32)
+    places = np.searchsorted(tensors["piece_ids"], candidate_ids)
+    tensors["candidate_places"] = places.astype(np.uint16 if len(pieces) <= 2**16 else np.uint32)
     about = {
         "format": FORMAT,
         **{name: getattr(sheet, name) for name in ("student", "teacher", "step", "beta")},
@@ -277,6 +282,7 @@ def read_marks(path: Path) -> MarkSheet:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             data = file.read()
         tensors = load(data)
+        tensors["candidate_ids"] = tensors["piece_ids"][tensors["candidate_places"]]
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = json.loads(header["__metadata__"]["limbeck"])
         if about["format"] != FORMAT:

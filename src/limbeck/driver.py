@@ -322,7 +322,8 @@ def _evaluate(
     run.write_answers(f"held-out-step-{state.step:06d}", rows)
     log.write("evaluation", **fields)
     if lesson.teacher is not None:
-        answers = [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in rows]
+        stored: Sequence[Mapping[str, Any]] = rows
+        answers = [Completion(tuple(row["ids"]), (), row["cut_off"]) for row in stored]
         _mark(run, log, recipe, state, lesson.teacher, (held_out.prompts, answers))
 
 

@@ -41,8 +41,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    *("BETAS", "TOP", "Candidate", "Continued", "Mark", "MarkSheet", "MarkedAnswer", "Piece"),
-    *("marks_name", "read_marks", "worst_marks", "write_marks"),
+    "BETAS",
+    "TOP",
+    "MarkSheet",
+    "MarkedAnswer",
+    "Piece",
+    "marks_name",
+    "read_marks",
+    "worst_marks",
+    "write_marks",
 ]
 
 FORMAT = "limbeck-marks-1"

@@ -35,16 +35,7 @@ from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.schema import Recipe
 
-__all__ = [
-    "Asking",
-    "Material",
-    "Pair",
-    "compare_pair",
-    "num_positions",
-    "prepare_material",
-    "refuse_unshared",
-    "render_rows",
-]
+__all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
 NO_LIMIT = 2**31
 

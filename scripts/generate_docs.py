@@ -22,18 +22,8 @@ from limbeck.recipe.explain import explain, setting_names
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
     *("demo", "worth", "train", "eval", "resume", "answers", "check"),
-    *(
-        "recipe",
-        "recipe show",
-        "recipe explain",
-        "recipe schema",
-        "runs",
-        "show",
-        "lineage",
-        "chat",
-        "export",
-        "doctor",
-    ),
+    *("recipe", "recipe show", "recipe explain", "recipe schema"),
+    *("runs", "show", "lineage", "chat", "mark", "export", "doctor"),
 )
 
 

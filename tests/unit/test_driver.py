@@ -17,6 +17,7 @@ from limbeck.errors import Diverged, LimbeckError, ModelError, RecipeError, Refu
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
+from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
 from limbeck.training.checkpoint import latest_checkpoint
 from pairs import write_pair
@@ -343,6 +344,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     assert [event["step"] for event in of_kind(done, "start")] == [0, 3]
     last = [of_kind(each, "evaluation")[-1] for each in (done, whole)]
     assert last[0]["teacher_text_loss"] == last[1]["teacher_text_loss"]
+    marks = [read_marks(each.path / "marks" / "step-000006.safetensors").answers for each in (done, whole)]
+    for one, other in zip(*marks, strict=True):
+        assert (one.key, one.text(), one.divergence.tolist()) == (other.key, other.text(), other.divergence.tolist())
     with pytest.raises(Refusal, match="is done"):
         resume_run(done)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
+from limbeck.data.chat import Prompt
 from limbeck.machine import forget_peak_memory, peak_memory_bytes
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.request import Completion
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["PhaseClock", "StepRecord", "TrainState", "WorstToken"]
@@ -27,7 +29,7 @@ class TrainState:
 
     Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `share`
     says that both models can read what several answers begin with once (see `rollouts.probe`); `watch` is told the
-    phase that a step is in.
+    phase that a step is in. `practised` is what the last step's first prompts were and what the student wrote.
     """
 
     student: LanguageModel
@@ -37,6 +39,7 @@ class TrainState:
     step: int = 0
     share: bool = False
     watch: Callable[[str], None] = _nobody
+    practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,160 @@
+"""An evaluation as one static page: it opens by double click, loads nothing, and reads in full without its script.
+
+All text goes through jinja's escaping, and characters that cannot be seen are shown as escapes. The page forbids itself
+every source but its own style and script, which it names by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from limbeck.console import visible
+from limbeck.report.marked import MarkedAnswer
+from limbeck.report.rows import Row, Rows, collect
+
+__all__ = ["environment", "page", "show"]
+
+TEMPLATES = Path(__file__).parent / "templates"
+QUESTIONS = {"worth": "Is it worth distilling?", "after": "Did it work?", "compare": "Which answers better?"}
+DECISIONS = {"don't": "Don’t distil", "not sure": "Not sure yet", "check grader and leak": "Check grader and leak"}
+ORDER = ("student", "distilled", "teacher", "model")
+LONG_CHARACTERS = 1200
+
+
+def page(
+    result: Mapping[str, Any],
+    answers: Mapping[str, Sequence[Mapping[str, Any]]],
+    marked: Sequence[MarkedAnswer] = (),
+) -> str:
+    """The whole HTML of an evaluation.
+
+    Args:
+        result: what `result.json` holds.
+        answers: the lines of each model's answers, by alias.
+        marked: answers with marks, in the order they are shown.
+    """
+    models = sorted(result["models"], key=lambda model: ORDER.index(model["role"]))
+    rows = collect(result, {model["alias"]: answers.get(model["alias"], ()) for model in models})
+    templates = environment()
+    style = templates.get_template("report.css").render(sets=rows.ids.values())
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    decision = (result["verdict"] or {}).get("decision")
+    return templates.get_template("report.html").render(
+        result=result,
+        question=QUESTIONS[result["kind"]],
+        headline=DECISIONS.get(decision, decision.capitalize()) if decision else f"{len(models)} models compared",
+        models=models,
+        rows=rows,
+        filters=_filters(rows, [model["alias"] for model in models]),
+        marked=marked,
+        marked_keys={answer.key: number for number, answer in reversed(list(enumerate(marked, start=1)))},
+        row_numbers={row.key: row.number for row in rows.rows},
+        style=Markup(style),  # noqa: S704 - ours, and made from numbers
+        script=Markup(script),  # noqa: S704
+        policy=policy(style, script),
+        data=_data(result, rows, marked),
+    )
+
+
+def environment() -> Environment:
+    """The templates and their filters, for every page that Limbeck makes."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"show": show, "points": points, "share": share, "short": short, "said": said, "word": word}
+    made.globals["LONG_CHARACTERS"] = LONG_CHARACTERS
+    return made
+
+
+def policy(style: str, script: str) -> str:
+    """What the page may load: this style and this script, and nothing else from anywhere."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def show(text: object) -> Markup:
+    """Text as text: escaped, with each character that cannot be seen as a visible escape."""
+    parts = (
+        Markup('<span class="unseen">{}</span>').format(piece) if unseen else escape(piece)
+        for piece, unseen in visible(str(text))
+    )
+    return Markup("").join(parts)
+
+
+def said(token: str) -> Markup:
+    """A token as it stands alone: its spaces and line ends are shown as signs."""
+    signs = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+    parts = (
+        Markup('<span class="space">{}</span>').format(signs[character]) if character in signs else show(character)
+        for character in token
+    )
+    return Markup("").join(parts) if not token.strip() or token != token.strip() else show(token)
+
+
+def word(token: str) -> Markup:
+    """A token as it stands in running text: the space before a word belongs to the text around it."""
+    return said(token.removeprefix(" ")) if token.strip() else said(token)
+
+
+def points(value: float) -> str:
+    """A difference of shares in points, with its sign."""
+    rounded = round(100 * value)
+    return f"{rounded:+d}".replace("-", "−") if rounded else "0"
+
+
+def share(value: float) -> str:
+    """A share in per cent; what is neither none nor all does not become it by rounding."""
+    if 0 < value < 0.005:
+        return "<1%"
+    if 0.995 < value < 1:
+        return ">99%"
+    return f"{100 * value:.0f}%".replace("-", "−")
+
+
+def short(value: float) -> str:
+    """A number in three digits or so, thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _filters(rows: Rows, aliases: Sequence[str]) -> list[tuple[str, str, int]]:
+    """The sets that the bar above the rows offers: id, label and size, only those with rows."""
+    offered: list[tuple[str, tuple[object, ...]]] = [("Only where they differ", ("differ",))]
+    offered += [(f"Lost to {alias}", ("lost", alias)) for alias in aliases]
+    offered += [("Both bad", ("both_bad",)), ("Cut off", ("cut_off",)), ("Empty", ("empty",)), ("Failed", ("failed",))]
+    offered += [("Not graded", ("not_graded",))]
+    return [(rows.ids[name], label, rows.size(*name)) for label, name in offered if name in rows.ids]
+
+
+def _data(result: Mapping[str, Any], rows: Rows, marked: Sequence[MarkedAnswer]) -> Markup:
+    """Everything on the page as JSON that cannot end its element."""
+    data = {"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(answer) for answer in marked]}
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - holds no character that means something to HTML
+
+
+def _row(row: Row) -> dict[str, Any]:
+    left_out = ("key", "source", "occurrence", "messages", "labels", "ids", "prompt", "reference")
+    answers = {
+        alias: [{name: value for name, value in sample.items() if name not in left_out} for sample in samples]
+        for alias, samples in row.answers.items()
+    }
+    common = {"row": row.number, "key": row.key, "source": row.source, "labels": row.labels}
+    return {**common, "messages": row.messages, "reference": row.reference, "answers": answers}

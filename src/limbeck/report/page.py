@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -74,7 +75,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"show": show, "points": points, "share": share, "short": short, "said": said, "word": word}
+    made.filters |= {"show": show, "points": points, "share": share, "short": short, "said": said, "word": word, "path": path}
     made.globals["LONG_CHARACTERS"] = LONG_CHARACTERS
     return made
 
@@ -110,6 +111,11 @@ def said(token: str) -> Markup:
 def word(token: str) -> Markup:
     """A token as it stands in running text: the space before a word belongs to the text around it."""
     return said(token.removeprefix(" ")) if token.strip() else said(token)
+
+
+def path(text: str) -> Markup:
+    """A path or reference that may break into lines at its joints."""
+    return Markup("<wbr>").join(show(part) for part in re.split(r"(?<=[/:])", text))
 
 
 def points(value: float) -> str:

@@ -35,7 +35,8 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 # errors is read by all, and the printer is made of the names that it prints
 WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", "console"), ("progress", "errors")}
 TORCH_FREE = (
-    *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "cli"),
+    *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
+    "cli",
     *(f"report.{path.stem}" for path in sorted((PACKAGE / "report").glob("[!_]*.py"))),
 )
 

@@ -54,6 +54,12 @@ class Prompt:
     source: str
     reference: str | None
     extra: Mapping[str, object]
+    others: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """All reference answers of the row; none where it has none."""
+        return () if self.reference is None else (self.reference, *self.others)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,8 @@ def render_prompts(
     for row, text, row_ids in zip(rows, texts, ids, strict=True):
         if len(row_ids) <= max_prompt_tokens:
             key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in row_ids)).hexdigest()
-            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], row.source, row.reference, row.extra))
+            known = (row.source, row.reference, row.extra, row.others)
+            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], *known))
             seen[key] += 1
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if skipped:

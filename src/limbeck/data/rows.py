@@ -6,9 +6,9 @@ A row is a JSON object in one of these forms:
     {"prompt": "..."}                                     one user turn
     {"messages": [..., {"role": "assistant", ...}]}       the last assistant turn is the reference answer
 
-A reference answer may also stand in the column completion, answer, ideal or response. Distillation sets it aside
-and reads prompts alone, for the answers come from the models; supervised training learns it. Every other column is
-kept in `Row.extra`.
+A reference answer may also stand in the column completion, answer, ideal or response, there also as a list of texts
+that are equally right. Distillation sets it aside and reads prompts alone, for the answers come from the models;
+supervised training learns the first. Every other column is kept in `Row.extra`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ class Message:
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt: messages that end with a user turn. `source` is file and line, `extra` the columns not read."""
+    """A prompt: messages that end with a user turn. `source` is file and line, `extra` the columns not read.
+
+    `others` are reference answers that are as right as the first.
+    """
 
     messages: tuple[Message, ...]
     reference: str | None
     source: str
     content_hash: str
     extra: Mapping[str, object]
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,9 @@ class _RowReader:
         self._refuse_unsupported(columns, _UNSUPPORTED_COLUMNS, "")
         field = self._conversation_field(columns)
         messages = self._messages(columns.get(field), field)
-        references: dict[str, str] = {}
+        references: dict[str, tuple[str, ...]] = {}
         if field == "messages" and messages and messages[-1].role == "assistant":
-            references[field] = messages.pop().content
+            references[field] = (messages.pop().content,)
         references |= self._references(columns)
         if len(set(references.values())) > 1:
             given = f"different reference answers in {' and '.join(references)}"
@@ -132,8 +136,8 @@ class _RowReader:
         if len(self._faults) != num_faults:
             return None
         extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
-        reference = next(iter(references.values()), None)
-        return Row(tuple(messages), reference, self._source, content_hash(messages), extra)
+        reference, *others = next(iter(references.values()), (None,))
+        return Row(tuple(messages), reference, self._source, content_hash(messages), extra, tuple(filter(None, others)))
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
         self._faults.add(code, self._source, field, given, expected)
@@ -190,18 +194,20 @@ class _RowReader:
         if not text.strip():
             self._fault("data.content-empty", field, f"the text is {shown(text)}", "text, or no such turn")
 
-    def _references(self, columns: Mapping[str, object]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def _references(self, columns: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
         for name in _REFERENCES:
             value = columns.get(name)
-            if isinstance(value, list) and len(value) == 1:
-                turn = self._message(value[0], f"{name}[0]")
-                value = turn.content if turn.role == "assistant" else value
-            if isinstance(value, str):
-                found[name] = value
+            texts = value if isinstance(value, list) else [] if value is None else [value]
+            if len(texts) == 1 and isinstance(texts[0], dict):
+                turn = self._message(texts[0], f"{name}[0]")
+                texts = [turn.content] if turn.role == "assistant" else texts
+            if texts and all(isinstance(text, str) for text in texts):
+                found[name] = tuple(texts)
             elif value is not None:
                 given = f"the reference answer is {shown(value)}"
-                self._fault("data.reference-invalid", name, given, "a text, one assistant turn in a list, or null")
+                expected = "a text, a list of texts that are all right, one assistant turn in a list, or null"
+                self._fault("data.reference-invalid", name, given, expected)
         return found
 
 

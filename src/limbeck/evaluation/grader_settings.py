@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Literal
 
-import regex
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from limbeck.errors import DataError
-from limbeck.evaluation.written_numbers import Language, unit_of, written_numbers
+from limbeck.evaluation.written_numbers import unit_of, written_numbers
+from limbeck.recipe.grader import GraderSettings, Kind
 
-__all__ = ["GraderSettings", "choose_grader", "compiled"]
+__all__ = ["choose_grader"]
 
-Kind = Literal[
-    "exact", "normalised", "contains", "regex", "number", "json", "json-valid", "choice", "reasoning-gym", "function"
-]
-MAX_PATTERN_LENGTH = 1000
 MAX_UNIT_LENGTH = 4
-_SETTINGS_OF = {
-    "regex": {"pattern"},
-    "number": {"tolerance", "relative_tolerance", "language", "units"},
-    "json": {"partial"},
-    "function": {"function"},
-}
-
-
-class GraderSettings(BaseModel):
-    """How answers are graded. A setting that the kind does not use is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: Kind
-    pattern: str | None = Field(None, max_length=MAX_PATTERN_LENGTH, description="instead of the row's reference")
-    tolerance: float = Field(0.0, ge=0, allow_inf_nan=False, description="largest difference that is still right")
-    relative_tolerance: float = Field(0.0, ge=0, le=1, description="the same as a share of the reference")
-    language: Language | None = Field(None, description="how 1.800 is read; left out, either reading may be right")
-    units: tuple[str, ...] = Field((), description="other spellings of the reference's unit")
-    partial: bool = Field(False, description="the share of fields that are equal, instead of all or nothing")
-    function: str | None = Field(None, pattern=r"^[\w.]+:\w+$", description="module:function; gets (answer, row)")
-
-    @model_validator(mode="after")
-    def _belongs(self) -> GraderSettings:
-        unused = sorted(self.model_fields_set - {"kind"} - _SETTINGS_OF.get(self.kind, set()))
-        if unused:
-            raise ValueError(f"the grader {self.kind} does not use {', '.join(unused)}")
-        if (self.kind == "function") != (self.function is not None):
-            raise ValueError("the grader function needs the setting function")
-        if self.pattern is not None:
-            compiled(self.pattern)
-        return self
 
 
 def choose_grader(
@@ -95,14 +57,3 @@ def _kind_by_form(reference: str) -> Kind:
     found = written_numbers(reference)
     unit = unit_of(reference, found[0]) if len(found) == 1 else None
     return "normalised" if unit is None or len(unit) > MAX_UNIT_LENGTH else "number"
-
-
-@lru_cache(maxsize=1024)
-def compiled(pattern: str) -> regex.Pattern:
-    """The pattern, ready to search. Raises ValueError when it cannot be read, or is longer than a pattern may be."""
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise ValueError(f"the pattern has {len(pattern)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
-    try:
-        return regex.compile(pattern)
-    except (regex.error, OverflowError) as error:
-        raise ValueError(f"the pattern cannot be read: {error}") from None

@@ -33,8 +33,8 @@ from typing import Any
 import regex
 
 from limbeck.errors import UsageError
-from limbeck.evaluation.grader_settings import GraderSettings, compiled
 from limbeck.evaluation.written_numbers import unit_fits, unit_of, written_numbers
+from limbeck.recipe.grader import GraderSettings, compiled
 
 __all__ = ["Grade", "chrf", "grade", "length_ratio", "normalised"]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
 
 import regex
 
-__all__ = ["Language", "WrittenNumber", "unit_fits", "unit_of", "written_numbers"]
+from limbeck.recipe.grader import Language
 
-Language = Literal["en", "pt", "it", "es", "fr"]
+__all__ = ["WrittenNumber", "unit_fits", "unit_of", "written_numbers"]
 
 # Spaces (plain, no-break, thin, narrow no-break) and apostrophes group thousands in every language.
 _GROUPING = " \u00a0\u2009\u202f'’"

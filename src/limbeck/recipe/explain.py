@@ -10,17 +10,19 @@ from typing import Any, cast, get_args
 from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
+from limbeck.recipe.grader import GraderSettings
 from limbeck.recipe.rules import OBJECTIVES_OF
 from limbeck.recipe.schema import Lora, OwnAnswers, PracticeGrowth, Recipe, Sampling, WarmUp
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
-_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers | Lora]] = {
+_NESTED: dict[str, type[Sampling | PracticeGrowth | WarmUp | OwnAnswers | Lora | GraderSettings]] = {
     "sampling": Sampling,
     "practice_growth": PracticeGrowth,
     "warmup": WarmUp,
     "own_answers": OwnAnswers,
     "lora": Lora,
+    "grader": GraderSettings,
 }
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight"
 _NOT_OFFERED = "epochs num_epochs num_train_epochs qlora"

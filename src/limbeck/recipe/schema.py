@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from limbeck.recipe import rules
+from limbeck.recipe.grader import GRADER, KEEP, GraderText
 from limbeck.recipe.parts import (
     PRACTISED,
     REQUIRED,
@@ -334,6 +335,8 @@ class Recipe(Settings):
         choose="More gives a steadier curve and takes longer. All held-out prompts if there are fewer.",
         why="a small share of a step's time at the default evaluate_every.",
     )
+    grader: GraderText = GRADER
+    keep: Literal["best", "last"] = KEEP
     seed: CountOrZero = setting(
         0,
         "The number from which all randomness of the run follows.",

@@ -34,6 +34,7 @@ __all__ = [
     "event_line",
     "find_run",
     "list_runs",
+    "new_folder",
     "resolve_run",
     "runs_folder",
 ]
@@ -74,23 +75,9 @@ class Run:
 
         Raises UsageError for a name that is taken or is none, Stopped if the disk does not take the folder.
         """
-        folder = runs_folder(workspace)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            chosen = check_name(name) if name is not None else new_run_name([path.name for path in folder.iterdir()])
-            run = cls(inside(workspace, folder / chosen))
-            if run.path.exists():
-                raise UsageError(
-                    "run.exists",
-                    given=f"A run called {name} exists in {folder}.",
-                    needed="A new run gets a folder of its own, so that it cannot mix with an older one.",
-                    fix="Choose another name, or leave the name out and get a new one.",
-                )
-            run.path.mkdir(mode=0o700)
-            (run.path / "answers").mkdir()
-            run.events_path.touch()
-        except OSError as error:
-            raise write_failed(folder, error) from error
+        run = cls(new_folder(workspace, "run", name))
+        (run.path / "answers").mkdir()
+        run.events_path.touch()
         return run
 
     @classmethod
@@ -157,6 +144,29 @@ class Run:
         if held:
             state, text = "running", ""
         return RunStatus(state, step, steps if isinstance(steps, int) else None, text, last_event, holder)
+
+
+def new_folder(workspace: Path, kind: Literal["run", "evaluation"], name: str | None) -> Path:
+    """A new folder in `workspace`/runs or evaluations, named `name` or with a name like calm-otter-17.
+
+    Raises UsageError for a name that is taken or is none, Stopped if the disk does not take the folder.
+    """
+    folder = inside(workspace, f"{kind}s")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = [path.name for path in folder.iterdir()]
+        path = inside(workspace, folder / (new_run_name(taken) if name is None else check_name(name, what=kind)))
+        if path.exists():
+            raise UsageError(
+                f"{kind}.exists",
+                given=f"The {kind} {name} exists in {folder}.",
+                needed="A new one gets a folder of its own, so that it cannot mix with an older one.",
+                fix="Choose another name, or leave the name out and get a new one.",
+            )
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise write_failed(folder, error) from error
+    return path
 
 
 def runs_folder(workspace: Path) -> Path:

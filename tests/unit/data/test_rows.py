@@ -260,6 +260,15 @@ def test_whole_surrogate_pairs_are_text(path: Path) -> None:
     assert read_rows(path).rows[0].messages[0].content == "\U0001f600"
 
 
+def test_a_list_of_texts_holds_references_that_are_all_right(path: Path) -> None:
+    rows = [prompt_row("a", ideal=["b", "c"]), prompt_row("d", ideal=["e"]), prompt_row("f", ideal=["g", ""])]
+    read = read_rows(write_rows(path, rows))
+    assert [(row.reference, row.others) for row in read.rows] == [("b", ("c",)), ("e", ()), ("g", ())]
+    assert read.num_references == 3
+    with pytest.raises(DataError, match="a list of texts that are all right"):
+        read_rows(write_rows(path, [prompt_row("a", ideal=["b", 3])]))
+
+
 def test_equal_references_are_one_reference(path: Path) -> None:
     assert read_rows(write_rows(path, [prompt_row("a", answer="b", ideal="b")])).rows[0].reference == "b"
 

@@ -68,6 +68,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "chunk_tokens": 512,
         "evaluate_every": 20,
         "held_out_sample": 64,
+        "grader": None,
+        "keep": "last",
         "seed": 0,
         "name": None,
         "workspace": ".",
@@ -328,3 +330,28 @@ def test_recipes_import_without_torch_and_quickly() -> None:
     ).stdout.split()
     assert heavy == []
     assert float(took) < 0.5  # processor time; 0.16 s where this was written
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ("exact", {"kind": "exact"}),
+        ("mine.graders:judge", {"kind": "function", "function": "mine.graders:judge"}),
+        ({"kind": "number", "units": "EUR, euro"}, {"kind": "number", "units": "EUR, euro"}),
+    ],
+)
+def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, settings: dict[str, str]) -> None:
+    recipe = Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
+    assert recipe.settings()["grader"] == settings
+    assert recipe.keep == "best"
+    again = Recipe(**recipe.settings())
+    assert again.grader == recipe.grader
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("exactly", "No grader is called"), ({"kind": "exact", "tolerance": 1.0}, "does not use tolerance")],
+)
+def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)

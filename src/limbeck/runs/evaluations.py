@@ -1,0 +1,183 @@
+"""An evaluation is a folder beside the runs; this file knows the names and formats in it.
+
+    evaluations/calm-otter-17/
+    ├── evaluation.json        what was asked of which models, written once
+    ├── answers/MODEL.jsonl    one line per prompt and sample, appended as the answers come
+    ├── judgements.jsonl       the raw replies of a judge, where there is one
+    ├── marks/*.safetensors    the marks of chosen answers
+    ├── result.json            written last: everything that a view of it shows
+    └── run.lock               who writes
+
+A model stands under its alias: teacher, student, distilled, or model-1 and so on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from limbeck.errors import DataError, Refusal, UsageError
+from limbeck.names import check_name, inside, is_name
+from limbeck.runs.lines import append_line, event_line, iterate_lines, write_text
+from limbeck.runs.lock import RunLock
+from limbeck.runs.store import new_folder
+
+__all__ = ["Evaluation", "evaluations_folder", "find_evaluation", "list_evaluations"]
+
+
+class Evaluation:
+    """One evaluation's folder. Reading needs nothing; writing needs the lock, which `with evaluation:` holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.asked_path = path / "evaluation.json"
+        self.judgements_path = path / "judgements.jsonl"
+        self.marks_path = path / "marks"
+        self.result_path = path / "result.json"
+        self._lock = RunLock(path / "run.lock")
+
+    @classmethod
+    def create(cls, workspace: Path, name: str | None) -> Evaluation:
+        """A new folder, named `name` or with a name like calm-otter-17. Raises UsageError for a name that is taken."""
+        path = new_folder(workspace, "evaluation", name)
+        (path / "answers").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Evaluation:
+        """The evaluation in the folder `path`. Raises UsageError `evaluation.not-found` if that is none."""
+        if not (path / "evaluation.json").is_file():
+            raise UsageError(
+                "evaluation.not-found",
+                given=f"{path} is no evaluation.",
+                needed="An evaluation is a folder with a file evaluation.json, which limbeck worth and eval write.",
+                fix="Name one of the folder evaluations/ of the workspace; --workspace names another workspace.",
+            )
+        return cls(path)
+
+    def __enter__(self) -> Self:
+        """Take the lock for writing. Raises Refusal `run.locked` naming the process that has it."""
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    @property
+    def finished(self) -> bool:
+        return self.result_path.is_file()
+
+    def begin(self, asked: Mapping[str, object]) -> None:
+        """Write down what is asked, or find the same written down already.
+
+        Raises:
+            Refusal: something else was asked when the evaluation began; the differences are named.
+        """
+        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        now = json.loads(event_line(asked))
+        if not self.asked_path.is_file():
+            write_text(self.asked_path, json.dumps(now, ensure_ascii=False, indent=1) + "\n")
+            return
+        before = self.asked()
+        changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+        if changed:
+            told = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in changed)
+            raise Refusal(
+                "evaluation.changed",
+                given=f"{self.name} began with another question: {told}.",
+                needed="Answers of one evaluation stand side by side, so all models were asked the same.",
+                fix="Put it back and go on, or give the new evaluation a name of its own.",
+            )
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked. Raises DataError if it cannot be read."""
+        return _object(self.asked_path)
+
+    def answers(self, alias: str) -> Path:
+        """The file of a model's answers. Raises UsageError for an alias that is no name."""
+        return self.path / "answers" / f"{check_name(alias, what='set of answers')}.jsonl"
+
+    def append_answer(self, alias: str, row: Mapping[str, object]) -> None:
+        """Add one answer; it is on the disk when this returns, for a hosted model's answer was paid for."""
+        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        append_line(self.answers(alias), event_line(row), durable=True)
+
+    def write_answers(self, alias: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace a model's answers, as grading does; a reader sees the old ones or the new ones."""
+        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        write_text(self.answers(alias), "".join(event_line(row) for row in rows))
+
+    def read_answers(self, alias: str) -> list[dict[str, Any]]:
+        """A model's answers so far; none of a model that has not begun."""
+        path = self.answers(alias)
+        return list(iterate_lines(path)) if path.is_file() else []
+
+    def append_judgement(self, row: Mapping[str, object]) -> None:
+        """Add one raw reply of the judge."""
+        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        append_line(self.judgements_path, event_line(row), durable=True)
+
+    def read_judgements(self) -> list[dict[str, Any]]:
+        """The judge's replies so far; none where there is no judge."""
+        return list(iterate_lines(self.judgements_path)) if self.judgements_path.is_file() else []
+
+    def result(self) -> dict[str, Any]:
+        """The result. Raises UsageError `evaluation.unfinished` while there is none."""
+        if not self.finished:
+            raise UsageError(
+                "evaluation.unfinished",
+                given=f"{self.name} has no result yet.",
+                needed="It is written when all models have answered and all answers are graded.",
+                fix="Give the same command again: it goes on where it stopped.",
+            )
+        return _object(self.result_path)
+
+    def write_result(self, result: Mapping[str, object]) -> None:
+        """Write the result, whole."""
+        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        plain = json.loads(event_line(result))
+        write_text(self.result_path, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+
+
+def evaluations_folder(workspace: Path) -> Path:
+    """Where the evaluations of a workspace lie."""
+    return inside(workspace, "evaluations")
+
+
+def list_evaluations(workspace: Path) -> list[Evaluation]:
+    """All evaluations of a workspace, newest first. What is none, or leads out of the workspace, is left out."""
+    found = [path.parent for path in evaluations_folder(workspace).glob("*/evaluation.json")]
+    found = [path for path in found if is_name(path.name) and not path.is_symlink()]
+    ordered = sorted(found, key=lambda path: ((path / "evaluation.json").stat().st_mtime, path.name), reverse=True)
+    return [Evaluation(path) for path in ordered]
+
+
+def find_evaluation(text: str, workspace: Path) -> Evaluation:
+    """An evaluation by the path of its folder or by its name in the workspace."""
+    path = Path(text)
+    if path.name != text or (path / "evaluation.json").is_file():
+        return Evaluation.open(path)
+    return Evaluation.open(inside(workspace, evaluations_folder(workspace) / check_name(text, what="evaluation")))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = None if path.is_symlink() else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    raise DataError(
+        "evaluation.unreadable",
+        given=f"{path} is missing, a link, or holds no JSON object.",
+        needed="Limbeck writes this file in one piece; it was changed or taken away.",
+        fix="Restore it from a copy, or evaluate again under another name.",
+    )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:117]}..."

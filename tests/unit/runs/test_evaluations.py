@@ -1,0 +1,69 @@
+"""An evaluation is a folder beside the runs: what was asked, the answers as they came, and the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from limbeck.errors import DataError, Refusal, UsageError
+from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
+
+ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
+
+
+def begun(workspace: Path, name: str) -> Evaluation:
+    evaluation = Evaluation.create(workspace, name)
+    with evaluation:
+        evaluation.begin(ASKED)
+    return evaluation
+
+
+def test_answers_and_result_come_back_as_written(tmp_path: Path) -> None:
+    with Evaluation.create(tmp_path, "first") as evaluation:
+        evaluation.begin(ASKED)
+        assert evaluation.read_answers("teacher") == []
+        evaluation.append_answer("teacher", {"key": "k/0", "answer": "y\u2028"})
+        evaluation.append_answer("teacher", {"key": "k/1", "answer": None})
+        with pytest.raises(UsageError, match="no result yet"):
+            evaluation.result()
+        evaluation.write_answers("teacher", [{**row, "grade": 1.0} for row in evaluation.read_answers("teacher")])
+        evaluation.write_result({"kind": "worth", "share": float("nan")})
+    found = find_evaluation("first", tmp_path)
+    assert [(row["answer"], row["grade"]) for row in found.read_answers("teacher")] == [("y\u2028", 1.0), (None, 1.0)]
+    assert found.result() == {"kind": "worth", "share": "NaN"}
+    assert found.path == tmp_path / "evaluations" / "first"
+    assert find_evaluation(str(found.path), tmp_path / "elsewhere").name == "first"
+
+
+def test_a_continued_evaluation_is_the_same_or_refused(tmp_path: Path) -> None:
+    evaluation = begun(tmp_path, "first")
+    with evaluation:
+        evaluation.begin(dict(reversed(ASKED.items())))
+        with pytest.raises(Refusal, match=r'prompts was .*"a".*, is .*"b"') as caught:
+            evaluation.begin({**ASKED, "prompts": {"hash": "b", "num": 2}})
+    assert caught.value.code == "evaluation.changed"
+    assert evaluation.asked() == ASKED
+
+
+def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
+    with begun(tmp_path, "first"), pytest.raises(Refusal, match="being written"):
+        Evaluation(tmp_path / "evaluations" / "first").__enter__()
+    with pytest.raises(UsageError, match="exists"):
+        Evaluation.create(tmp_path, "first")
+    for hostile in ("../x", ".x", ""):
+        with pytest.raises(UsageError):
+            Evaluation.create(tmp_path, hostile)
+        with pytest.raises(UsageError):
+            find_evaluation(hostile or "none", tmp_path)
+
+
+def test_only_evaluations_are_listed_and_a_broken_one_says_so(tmp_path: Path) -> None:
+    assert list_evaluations(tmp_path) == []
+    evaluation = begun(tmp_path, "first")
+    Evaluation.create(tmp_path, "never-begun")
+    (tmp_path / "evaluations" / "link").symlink_to(evaluation.path)
+    assert [found.name for found in list_evaluations(tmp_path)] == ["first"]
+    evaluation.asked_path.write_text("[1")
+    with pytest.raises(DataError, match="holds no JSON object"):
+        evaluation.asked()

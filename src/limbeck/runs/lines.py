@@ -14,7 +14,7 @@ from pathlib import Path
 
 from limbeck.errors import DataError, Stopped
 
-__all__ = ["append_line", "event_line", "iterate_lines", "iterate_places", "write_failed", "write_text"]
+__all__ = ["append_line", "event_line", "iterate_lines", "iterate_places", "write_bytes", "write_failed", "write_text"]
 
 
 def event_line(event: Mapping[str, object]) -> str:
@@ -113,11 +113,16 @@ def _parsed(line: bytes, place: str) -> dict[str, object]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path`: after a crash at any moment the old file is there or the new one. Raises Stopped."""
+    """Put `text` at `path`, as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Put `data` at `path`: after a crash at any moment the old file is there or the new one. Raises Stopped."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

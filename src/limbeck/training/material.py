@@ -35,7 +35,16 @@ from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.schema import Recipe
 
-__all__ = ["Asking", "Material", "num_positions", "prepare_material", "render_rows"]
+__all__ = [
+    "Asking",
+    "Material",
+    "Pair",
+    "compare_pair",
+    "num_positions",
+    "prepare_material",
+    "refuse_unshared",
+    "render_rows",
+]
 
 NO_LIMIT = 2**31
 
@@ -100,7 +109,7 @@ def prepare_material(recipe: Recipe) -> Material:
     Raises:
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
-    pair = _compare(recipe)
+    pair = compare_pair(recipe)
     rows = read_rows(Path(recipe.prompts))
     split = split_held_out(rows.rows, Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out)
     targets = held_out_targets = None
@@ -121,7 +130,7 @@ def prepare_material(recipe: Recipe) -> Material:
         examples = _kept(shown, split, notes)
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
-        _refuse_unshared(prompts, pair)
+        refuse_unshared(prompts, pair)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
     answer_limit = _answer_limit(recipe, pair, prompts, given)
     known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
@@ -140,7 +149,7 @@ def prepare_material(recipe: Recipe) -> Material:
     )
 
 
-def _compare(recipe: Recipe) -> Pair:
+def compare_pair(recipe: Recipe) -> Pair:
     """The two models by their tokenizers: where the teacher scores, each id must name one token."""
     workspace = Path(recipe.workspace)
     student_ref = parse_ref(recipe.student, workspace=workspace)
@@ -291,7 +300,7 @@ def _compare_with_teachers_stops(
     return compare_stops(student_tokenizer, stop, own_stop, **names)
 
 
-def _refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
+def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
     """Both models must know every id of the prompts and every stop token."""
     assert pair.teacher_tokenizer is not None, "only a teacher with the student's vocabulary scores"
     num_shared = pair.vocabulary.num_shared

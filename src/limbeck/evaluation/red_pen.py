@@ -1,0 +1,146 @@
+"""The red pen: one prompt, an answer that the student writes or that is given, marked by a teacher.
+
+The pair is rendered and cut to its vocabulary exactly as in a run. The teacher may go on from any position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.targets import make_targets
+from limbeck.errors import Refusal, UsageError
+from limbeck.evaluation.marking import mark_answers, nearest_beta
+from limbeck.machine import use_machine
+from limbeck.models.load import LanguageModel, load_model
+from limbeck.models.refs import ModelRef
+from limbeck.objectives.divergence import Objective
+from limbeck.recipe.files import load_recipe
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.probe import choose_method
+from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.sampling import GREEDY
+from limbeck.runs.marks import MarkSheet
+from limbeck.runs.store import find_run
+from limbeck.teachers.local import LocalTeacher
+from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
+
+__all__ = ["Continued", "Marking", "mark_prompt", "recipe_of_pair"]
+
+# What a pair has from the recipe of a run: how it is asked, and where a teacher scores, what is minimised.
+ASKED = ("template", "template_options", "device")
+MINIMISED = ("objective", "beta", "forward_weight", "temperature")
+
+
+@dataclass(frozen=True)
+class Continued:
+    """What the teacher writes after the first `position` tokens of an answer, without its stop token."""
+
+    position: int
+    text: str
+    cut_off: bool
+
+
+@dataclass(frozen=True)
+class Marking:
+    """A sheet of marked answers and, where it was asked for, another ending of the only answer."""
+
+    sheet: MarkSheet
+    continued: Continued | None = None
+
+
+def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe:
+    """What a run would need to know of a pair. A run, or one checkpoint of it (NAME@STEP), means its student and teacher.
+
+    Raises:
+        Refusal: the run has no teacher, and none is named.
+    """
+    name, at, step = student.removeprefix("run:").partition("@")
+    if teacher is not None and not student.startswith("run:"):
+        return Recipe(student=student, teacher=teacher, prompts="none", workspace=str(workspace))
+    run = find_run(name, workspace)
+    known = load_recipe(run.recipe_path, [], {}).recipe
+    if teacher is None and known.teacher is None:
+        raise Refusal(
+            "marks.no-teacher",
+            given=f"{run.name} was trained without a teacher.",
+            needed="Marks say what a teacher would have written instead.",
+            fix=f"Name one: limbeck mark run:{run.name} TEACHER --prompt TEXT.",
+        )
+    settings = {
+        name: value
+        for name, value in known.settings().items()
+        if name in (*ASKED, *(MINIMISED if known.scores else ()))
+    }
+    return Recipe(
+        student=f"run:{run.name}{at}{step}",
+        teacher=teacher or known.teacher,
+        prompts="none",
+        workspace=str(run.path.parent.parent),
+        **settings,
+    )
+
+
+def mark_prompt(
+    recipe: Recipe,
+    objective: Objective,
+    prompt: str,
+    answer: str | None,
+    *,
+    continue_from: int | None = None,
+    max_tokens: int = 256,
+) -> Marking:
+    """Mark one answer to one user turn: the student's own, greedy, or the one given.
+
+    Raises:
+        VocabularyMismatch: the two models do not split text alike.
+        UsageError: a position that the answer does not have.
+    """
+    pair = compare_pair(recipe)
+    assert pair.teacher_ref is not None, "a recipe that scores has a teacher"
+    limits = [limit for ref in (pair.student_ref, pair.teacher_ref) if (limit := num_positions(ref)) is not None]
+    recipe = recipe.model_copy(update={"max_prompt_tokens": max(1, min([2**20, *limits]) - max_tokens)})
+    messages = (Message("user", prompt),)
+    row = Row(messages, answer, "--prompt", content_hash(messages), {})
+    rendered = render_rows([row], pair, recipe)
+    asked = rendered.prompts[0]
+    device = torch.device(use_machine(recipe.device).device)
+    student, teacher = (_load(ref, pair, device) for ref in (pair.student_ref, pair.teacher_ref))
+    if answer is None:
+        written = _write(student, pair, asked.ids, max_tokens)
+    else:
+        targets = make_targets(rendered, pair.tokenizer, pair.stop, [False])
+        written = Completion(targets.answer_to(asked), (), False)
+    refuse_unshared([replace(asked, ids=(*asked.ids, *written.ids))], pair)
+    marked = mark_answers(
+        student, LocalTeacher(teacher), [asked], [written], temperature=objective.temperature, pad_id=pair.pad_id
+    )
+    sheet = MarkSheet(recipe.student, teacher.name, pair.student_ref.step, nearest_beta(objective), marked)
+    if continue_from is None:
+        return Marking(sheet)
+    if not 0 <= continue_from < len(written.ids):
+        raise UsageError(
+            "marks.position",
+            given=f"The teacher is asked to go on from position {continue_from}.",
+            needed=f"The answer has the positions 0 to {len(written.ids) - 1}.",
+            fix="Take the position of a mark.",
+        )
+    rest = _write(teacher, pair, (*asked.ids, *written.ids[:continue_from]), max_tokens)
+    return Marking(sheet, Continued(continue_from, teacher.text(rest.text_ids), rest.cut_off))
+
+
+def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageModel:
+    assert ref is not None
+    model = load_model(ref, trainable=False, dtype=torch.float32, device=device)
+    return model.with_vocabulary(pair.vocabulary.num_shared)
+
+
+def _write(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
+    """The likeliest tokens after `ids`."""
+    writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.pad_id)
+    engine = Engine(model, stop_ids=pair.stop.ids, pad_id=pair.pad_id, num_slots=1, way=writing.way)
+    return engine.generate([Request(ids, 0, max_tokens)], GREEDY)[0]

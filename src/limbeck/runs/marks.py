@@ -1,0 +1,271 @@
+"""Marks: what student and teacher say at every token of some answers, as they are stored; and which of them to show.
+
+One safetensors file holds several answers, one after the other. N tokens, T temperatures, K candidates, P pieces:
+
+    token_ids                           int32 [N]        the tokens of the answers
+    student_logp, teacher_logp          float32 [N]      their log-probabilities, nats, at temperature 1 like all else
+    student_entropy, teacher_entropy    float32 [N]      nats
+    student_tail, teacher_tail          float32 [N]      the probability of all tokens that are no candidates
+    teacher_rank                        int32 [N]        how many tokens the teacher finds likelier
+    divergence                          float32 [N, T, 5] exact, full vocabulary, unit scale, at the betas of BETAS
+    candidate_ends                      int32 [N]        where the token's candidates end in the next three
+    candidate_ids                       int32 [K]        the union of both top-20, the teacher's likeliest first
+    candidate_student, candidate_teacher float16 [K]     log-probabilities
+    piece_ids, piece_special            int32, uint8 [P] each id that occurs, ascending; whether it is a control token
+    piece_ends, piece_bytes             int32 [P], uint8 the bytes that an id stands for, which may be half a character
+
+The metadata entry `limbeck` is JSON: format, student, teacher, step, beta (what the run minimises), temperatures and,
+for each answer, what `MarkedAnswer` names. Reading needs no tokenizer and no torch; numpy is imported when a file is
+read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from limbeck.console import safe
+from limbeck.errors import DataError, UsageError
+from limbeck.runs.lines import write_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["BETAS", "TOP", "Candidate", "Mark", "MarkSheet", "MarkedAnswer", "Piece", "read_marks", "write_marks"]
+
+FORMAT = "limbeck-marks-1"
+BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+TOP = 20
+
+MARKED_SHARE = 0.05  # of an answer's tokens, rounded up
+QUIET_NATS = 0.1  # a divergence below it is never marked
+SURE = 0.5  # the teacher is sure of a token that it gives this probability
+SERIOUS_RATIO = 10  # and a token this many times less likely than that one is a mistake
+
+PER_TOKEN = ("token_ids", "student_logp", "teacher_logp", "student_entropy", "teacher_entropy", "student_tail")
+PER_TOKEN += ("teacher_tail", "teacher_rank", "divergence")
+PER_CANDIDATE = ("candidate_ids", "candidate_student", "candidate_teacher")
+
+# Signs for what cannot be seen, and the brackets of bytes and control tokens. A model may write these signs itself:
+# then their code is shown.
+_SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+_OURS = re.compile("[␣⏎⇥⟨⟩⟦⟧]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BYTES = re.compile("[\udc80-\udcff]+")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one token id stands for: bytes, which may begin or end within a character."""
+
+    data: bytes
+    special: bool
+
+    @property
+    def shown(self) -> str:
+        """Safe to print, and different for different tokens: ␣ ⏎ ⇥ for blanks, ⟨E2 82⟩ for bytes that are no whole
+        character, ⟦<|im_end|>⟧ for a control token."""
+        text = _OURS.sub(_code, self.data.decode("utf-8", "surrogateescape"))
+        parts = re.split(f"({_BYTES.pattern})", text)
+        parts[::2] = ["".join(_SIGNS.get(char, char) for char in _visible(part)) for part in parts[::2]]
+        parts[1::2] = [f"⟨{part.encode('utf-8', 'surrogateescape').hex(' ').upper()}⟩" for part in parts[1::2]]
+        return f"⟦{''.join(parts)}⟧" if self.special else "".join(parts)
+
+
+class Candidate(NamedTuple):
+    """A token that could have stood there, with its log-probability under each model, nats."""
+
+    token: int
+    piece: Piece
+    student_logp: float
+    teacher_logp: float
+
+
+class Mark(NamedTuple):
+    """A token to show. `serious`: the teacher is sure of another one. `unsure`: of none, so it is no real mistake."""
+
+    position: int
+    nats: float
+    kind: Literal["serious", "mild", "unsure"]
+    turning_point: bool  # the first serious one: all that follows goes on from a mistake
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedAnswer:
+    """One answer and what both models say at each of its tokens; arrays as at the top of the file."""
+
+    key: str  # content hash of the prompt / occurrence
+    source: str
+    prompt: str  # as rendered
+    messages: Sequence[Mapping[str, str]]  # role and content
+    cut_off: bool
+    temperatures: tuple[float, ...]
+    token_ids: np.ndarray
+    student_logp: np.ndarray
+    teacher_logp: np.ndarray
+    student_entropy: np.ndarray
+    teacher_entropy: np.ndarray
+    student_tail: np.ndarray
+    teacher_tail: np.ndarray
+    teacher_rank: np.ndarray
+    divergence: np.ndarray
+    candidate_ends: np.ndarray  # counted from this answer's first
+    candidate_ids: np.ndarray
+    candidate_student: np.ndarray
+    candidate_teacher: np.ndarray
+    vocabulary: Mapping[int, Piece]  # every id that occurs
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def piece(self, position: int) -> Piece:
+        return self.vocabulary[int(self.token_ids[position])]
+
+    def text(self, start: int = 0, end: int | None = None) -> str:
+        """What the tokens from `start` to before `end` say, control tokens left out. Not safe to print as it is."""
+        pieces = (self.piece(position) for position in range(len(self))[start:end])
+        return b"".join(piece.data for piece in pieces if not piece.special).decode("utf-8", "replace")
+
+    def candidates(self, position: int) -> list[Candidate]:
+        """The teacher's likeliest first."""
+        start = int(self.candidate_ends[position - 1]) if position else 0
+        rows = slice(start, int(self.candidate_ends[position]))
+        arrays = (getattr(self, name)[rows].tolist() for name in PER_CANDIDATE)
+        return [Candidate(token, self.vocabulary[token], *logps) for token, *logps in zip(*arrays, strict=True)]
+
+    def kind(self, position: int) -> Literal["serious", "mild", "unsure"]:
+        """How the teacher sees the token that stands there."""
+        best = self.candidates(position)[0].teacher_logp
+        if best < math.log(SURE):
+            return "unsure"
+        return "serious" if best - self.teacher_logp[position] >= math.log(SERIOUS_RATIO) else "mild"
+
+    def nats(self, beta: float, temperature: float = 1.0) -> list[float]:
+        """The divergence at each token. Raises UsageError for a beta or a temperature that is not stored."""
+        for name, value, stored in (("beta", beta, BETAS), ("temperature", temperature, self.temperatures)):
+            if value not in stored:
+                raise UsageError(
+                    f"marks.{name}",
+                    given=f"{name} is {value:g}.",
+                    needed=f"Marks hold the exact divergence at {name} {', '.join(f'{each:g}' for each in stored)}.",
+                    fix="Choose one of them.",
+                )
+        return self.divergence[:, self.temperatures.index(temperature), BETAS.index(beta)].tolist()
+
+    def marks(self, beta: float, temperature: float = 1.0) -> list[Mark]:
+        """The worst tokens, in the order of the text: the turning point, serious ones, then the largest divergences."""
+        nats, kinds = self.nats(beta, temperature), [self.kind(position) for position in range(len(self))]
+        turning = kinds.index("serious") if "serious" in kinds else None
+        order = sorted(range(len(self)), key=lambda place: (place != turning, kinds[place] != "serious", -nats[place]))
+        worst = sorted(order[: math.ceil(MARKED_SHARE * len(self))])
+        return [
+            Mark(place, nats[place], kinds[place], place == turning)
+            for place in worst
+            if kinds[place] == "serious" or nats[place] >= QUIET_NATS
+        ]
+
+
+@dataclass(frozen=True)
+class MarkSheet:
+    """Answers to several prompts, marked by one pair of models."""
+
+    student: str
+    teacher: str
+    step: int | None  # of the run that the student belongs to
+    beta: float  # the nearest of BETAS to what is minimised
+    answers: tuple[MarkedAnswer, ...]
+
+
+def _visible(text: str) -> str:
+    """Safe, and with a code for each control character, which `safe` would drop with what it controls."""
+    return safe(_CONTROLS.sub(_code, text))
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def write_marks(path: Path, sheet: MarkSheet) -> None:
+    """Store a sheet; a reader sees the old file or the new one. Raises Stopped if the disk does not take it."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    answers = sheet.answers
+    tensors = {name: np.concatenate([getattr(each, name) for each in answers]) for name in (*PER_TOKEN, *PER_CANDIDATE)}
+    tensors["candidate_ends"] = np.concatenate([np.diff(each.candidate_ends, prepend=0) for each in answers]).cumsum()
+    pieces = dict(sorted((token, piece) for each in answers for token, piece in each.vocabulary.items()))
+    data = [piece.data for piece in pieces.values()]
+    tensors["piece_ids"], tensors["piece_ends"] = np.array(list(pieces)), np.cumsum([len(each) for each in data])
+    tensors["piece_special"] = np.array([piece.special for piece in pieces.values()], np.uint8)
+    tensors["piece_bytes"] = np.frombuffer(b"".join(data), np.uint8)
+    for name in ("candidate_ends", "piece_ids", "piece_ends"):
+        tensors[name] = tensors[name].astype(np.int32)
+    about = {
+        "format": FORMAT,
+        **{name: getattr(sheet, name) for name in ("student", "teacher", "step", "beta")},
+        "temperatures": answers[0].temperatures,
+        "answers": [
+            {name: getattr(each, name) for name in ("key", "source", "prompt", "messages", "cut_off")}
+            | {"num_tokens": len(each)}
+            for each in answers
+        ],
+    }
+    write_bytes(path, save(tensors, {"limbeck": json.dumps(about)}))
+
+
+def read_marks(path: Path) -> MarkSheet:
+    """A stored sheet. Raises DataError for a file that cannot be read or is none."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        # no link: a folder from elsewhere must not choose which file is read
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            data = file.read()
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        about = json.loads(header["__metadata__"]["limbeck"])
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']}")
+        answers = tuple(_answers(tensors, about))
+        fields: dict[str, Any] = {name: about[name] for name in ("student", "teacher", "step", "beta")}
+        return MarkSheet(**fields, answers=answers)
+    except (OSError, SafetensorError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise DataError(
+            "marks.unreadable",
+            given=f"{path} cannot be read as marks: {error}.",
+            needed=f"A plain file of the format {FORMAT}, as this version of Limbeck writes it.",
+            fix="Mark the answers again: limbeck mark RUN --prompt TEXT.",
+        ) from error
+
+
+def _answers(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Iterator[MarkedAnswer]:
+    ends = [0, *tensors["piece_ends"].tolist()]
+    blob = tensors["piece_bytes"].tobytes()
+    vocabulary = {
+        token: Piece(blob[ends[place] : ends[place + 1]], bool(tensors["piece_special"][place]))
+        for place, token in enumerate(tensors["piece_ids"].tolist())
+    }
+    temperatures = tuple(about["temperatures"])
+    if tensors["divergence"].shape != (len(tensors["token_ids"]), len(temperatures), len(BETAS)):
+        raise ValueError(f"its divergences have the shape {tensors['divergence'].shape}")
+    all_ends, start, first = tensors["candidate_ends"], 0, 0
+    for row in about["answers"]:
+        end = start + row["num_tokens"]
+        last = int(all_ends[end - 1])
+        arrays: dict[str, Any] = {name: tensors[name][start:end] for name in PER_TOKEN}
+        arrays |= {name: tensors[name][first:last] for name in PER_CANDIDATE}
+        yield MarkedAnswer(
+            **{name: row[name] for name in ("key", "source", "prompt", "messages", "cut_off")},
+            temperatures=temperatures,
+            candidate_ends=all_ends[start:end] - first,
+            vocabulary=vocabulary,
+            **arrays,
+        )
+        start, first = end, last

@@ -10,11 +10,13 @@ import random
 from dataclasses import asdict
 from statistics import mean, median
 
+import numpy as np
+
 from limbeck.evaluation.comparison import GradedAnswer, GradedModel, by_slice, common_scores, compare
 from limbeck.evaluation.graders import Grade
 from limbeck.evaluation.statistics import gap_recovered, mean_score
 from limbeck.evaluation.verdict import after, before, words
-from limbeck.report.marked import Candidate, Mark, MarkedAnswer, Piece
+from limbeck.runs.marks import BETAS, MarkedAnswer, MarkSheet, Piece
 
 HOSTILE = (
     "<script>alert('x')</script> & <img src=https://evil.test/x.png onerror=alert(1)>",
@@ -35,7 +37,7 @@ WEIGHTS = {"student": "hf:org/small-instruct", "distilled": "run:calm-otter-17",
 
 
 def story(kind="after", *, num=200, seed=7, hostile=True):
-    """(result, answers by alias, marked answers); `kind` is worth, after or compare."""
+    """(result, answers by alias, files of marks); `kind` is worth, after or compare."""
     aliases = ("student", "teacher") if kind == "worth" else ("student", "distilled", "teacher")
     draw = random.Random(seed)
     answers = {alias: [] for alias in aliases}
@@ -81,7 +83,7 @@ def story(kind="after", *, num=200, seed=7, hostile=True):
     }
     if kind == "compare":
         result["next_step"] = None
-    return result, answers, [marked_answer(answers["student"][1]["key"]), marked_answer(answers["student"][4]["key"])]
+    return result, answers, [mark_sheet([answers["student"][1]["key"], answers["student"][4]["key"]])]
 
 
 def _prompt(number, draw, aliases, hostile):
@@ -194,44 +196,56 @@ TEXT = (
     " in| the| evening|.| We| are| sorry| for| the| delay| and| have| added| a| voucher| of| 10| euros| to| your|"
     " account|.| It| is| valid| until| the| end| of| next| year| and| can| be| combined| with| other| offers|."
 ).split("|")
+# What both models think where they differ: a token with the teacher's and the student's probability.
 OTHERS = {
-    " approved": (3, (" pending", 0.71, 0.04), (" being", 0.14, 0.03), (" approved", 0.06, 0.88)),
-    " Monday": (2, (" the", 0.46, 0.08), (" or", 0.21, 0.04), (" Monday", 0.02, 0.41), ("\n\n", 0.08, 0.01)),
-    " combined": (1, (" used", 0.38, 0.22), (" combined", 0.19, 0.24), (" redeemed", 0.17, 0.16)),
-    " voucher": (2, ("<|end|>", 0.62, 0.03), (" voucher", 0.05, 0.57), (" note", 0.11, 0.07)),
+    " approved": ((" pending", 0.71, 0.04), (" being", 0.14, 0.03), (" approved", 0.06, 0.88), (" under", 0.03, 0.01)),
+    " Monday": ((" the", 0.56, 0.08), (" or", 0.21, 0.04), ("\n\n", 0.08, 0.01), (" Monday", 0.02, 0.41)),
+    " combined": ((" used", 0.38, 0.22), (" combined", 0.19, 0.24), (" redeemed", 0.17, 0.16)),
+    " voucher": (("<|end|>", 0.62, 0.03), (" note", 0.11, 0.07), (" voucher", 0.05, 0.57), ("€".encode()[:2], 0.04, 0.01)),
 }
 
 
-def marked_answer(key):
-    """An answer of the student with four marks: the first is the turning point, at the last the teacher is unsure."""
-    pieces, plain = [], ""
-    for position, token in enumerate(TEXT):
-        if token not in OTHERS:
-            plain += token
-            continue
-        weight, *candidates = OTHERS[token]
-        number = sum(piece.mark is not None for piece in pieces) + 1
-        chosen = next(one for one in candidates if one[0] == token)
-        mark = Mark(
-            number=number,
-            position=position,
-            weight=weight,
-            turning_point=number == 1,
-            teacher_unsure=weight == 1,
-            text=token,
-            divergence=0.9 * weight,
-            student=chosen[2],
-            teacher=chosen[1],
-            teacher_text=candidates[0][0],
-            teacher_best=candidates[0][1],
-            student_entropy=0.61,
-            teacher_entropy=2.1 if weight == 1 else 0.83,
-            candidates=[Candidate(*one, written=one[0] == token) for one in candidates],
-            else_teacher=1 - sum(one[1] for one in candidates),
-            else_student=1 - sum(one[2] for one in candidates),
-        )
-        pieces += [Piece(plain), Piece(token, mark)]
-        plain = ""
-    prompt = "When will I get my money back for order 41007?"
-    measure = "reverse KL from the teacher at T = 1"
-    return MarkedAnswer(key, "student", prompt, [*pieces, Piece(plain)], len(TEXT), measure)
+def mark_sheet(keys, hostile=""):
+    """Answers of the student with four marks each: a turning point, two more mistakes, and one that is none."""
+    answers = tuple(marked_answer(key, [*TEXT, hostile] if hostile else TEXT) for key in keys)
+    return MarkSheet("run:calm-otter-17", "hf:org/big-instruct", 200, 1.0, answers)
+
+
+def marked_answer(key, tokens=TEXT):
+    per_token = [OTHERS.get(token, ((token, 0.97, 0.96), (" else", 0.01, 0.02))) for token in tokens]
+    written = [next(one for one in each if one[0] == token) for token, each in zip(tokens, per_token, strict=True)]
+    texts = sorted({one[0] for each in per_token for one in each}, key=str)
+    ids = {text: number for number, text in enumerate(texts)}
+    flat = [one for each in per_token for one in each]
+    nats = np.array([2.0 if token in OTHERS else 0.01 for token in tokens], np.float32)
+
+    def array(values, kind=np.float32):
+        return np.array(list(values), kind)
+
+    return MarkedAnswer(
+        key=key,
+        source="tickets.jsonl:2",
+        prompt="<|user|>When will I get my money back?<|assistant|>",
+        messages=[{"role": "user", "content": "When will I get my money back for order 41007?"}],
+        cut_off=False,
+        temperatures=(1.0,),
+        token_ids=array((ids[one[0]] for one in written), np.int32),
+        student_logp=np.log(array(one[2] for one in written)),
+        teacher_logp=np.log(array(one[1] for one in written)),
+        student_entropy=np.full(len(tokens), 0.61, np.float32),
+        teacher_entropy=np.full(len(tokens), 0.83, np.float32),
+        student_tail=array(1 - sum(one[2] for one in each) for each in per_token),
+        teacher_tail=array(1 - sum(one[1] for one in each) for each in per_token),
+        teacher_rank=array((each.index(one) for one, each in zip(written, per_token, strict=True)), np.int32),
+        divergence=np.repeat(nats[:, None, None], len(BETAS), axis=2),
+        candidate_ends=np.cumsum([len(each) for each in per_token]).astype(np.int32),
+        candidate_ids=array((ids[one[0]] for one in flat), np.int32),
+        candidate_student=np.log(array((one[2] for one in flat), np.float16)),
+        candidate_teacher=np.log(array((one[1] for one in flat), np.float16)),
+        vocabulary={number: _piece(text) for text, number in ids.items()},
+    )
+
+
+def _piece(text):
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    return Piece(data, text == "<|end|>")

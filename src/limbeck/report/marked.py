@@ -1,76 +1,114 @@
-"""Marked answers as a page shows them: running text with its worst places, and what each model would have said there.
-
-Only what is shown is kept here, so that a page can be made from any source of marks.
-"""
+"""Marked answers as a page shows them: running text with its worst places, and what each model would have said there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["Candidate", "Mark", "MarkedAnswer", "Piece"]
+if TYPE_CHECKING:  # a page must not wait for numpy before there are marks
+    from limbeck.runs.marks import Mark, MarkedAnswer, MarkSheet
 
+__all__ = ["Note", "Sheet", "sheets"]
 
-@dataclass(frozen=True)
-class Candidate:
-    """A token that one of the models thought of, with both probabilities; `written` is the one in the answer."""
-
-    text: str
-    teacher: float
-    student: float
-    written: bool = False
+NUM_CANDIDATES = 8
+LEADING_SPACE = "␣"
+WEIGHTS = {"serious": 3, "mild": 2, "unsure": 1}
 
 
 @dataclass(frozen=True)
-class Mark:
-    """One serious place. `weight` is 1 to 3, `teacher_unsure` says that the teacher had no clear opinion either.
+class Note:
+    """What stands in the margin beside a mark; all texts are fit to be shown, with signs for what cannot be seen.
 
-    `teacher_text` is what the teacher would have said, `else_teacher` and `else_student` what is left for all tokens
-    that are no candidate.
+    A candidate has a text, the teacher's and the student's probability, and whether it is what was written. `rest` has
+    both probabilities of all other tokens together.
     """
 
     number: int
     position: int
     weight: int
+    kind: str
     turning_point: bool
-    teacher_unsure: bool
-    text: str
-    divergence: float
+    nats: float
+    written: str
     student: float
     teacher: float
+    teacher_rank: int
     teacher_text: str
     teacher_best: float
     student_entropy: float
     teacher_entropy: float
-    candidates: Sequence[Candidate]
-    else_teacher: float
-    else_student: float
+    candidates: tuple[tuple[str, float, float, bool], ...]
+    rest: tuple[float, float]
 
     @property
-    def leads_with_space(self) -> bool:
+    def follows_space(self) -> bool:
         """Whether the token is a word with the space before it."""
-        return self.text.startswith(" ") and bool(self.text.strip())
+        return self.written.startswith(LEADING_SPACE) and self.written != LEADING_SPACE
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A stretch of the answer; with a mark it is one token."""
-
-    text: str
-    mark: Mark | None = None
-
-
-@dataclass(frozen=True)
-class MarkedAnswer:
-    """`key` is that of the row that the answer belongs to; `measure` says what the divergence of its marks is."""
+class Sheet:
+    """One marked answer: `parts` are stretches of text, each with the note on the token after it (none at the end)."""
 
     key: str
-    model: str
+    title: str
     prompt: str
-    pieces: Sequence[Piece]
+    parts: tuple[tuple[str, Note | None], ...]
     num_tokens: int
-    measure: str
+    cut_off: bool
+    beta: float
 
     @property
-    def marks(self) -> list[Mark]:
-        return [piece.mark for piece in self.pieces if piece.mark is not None]
+    def notes(self) -> list[Note]:
+        return [note for _, note in self.parts if note is not None]
+
+
+def sheets(marked: MarkSheet) -> Iterator[Sheet]:
+    """The answers of a file of marks, marked at its own beta and temperature 1."""
+    title = marked.student if marked.step is None else f"{marked.student}, step {marked.step}"
+    for answer in marked.answers:
+        prompt = answer.messages[-1]["content"] if answer.messages else answer.prompt
+        parts = tuple(_parts(answer, answer.marks(marked.beta)))
+        about = f"{answer.source}: {title}, read by {marked.teacher}"
+        yield Sheet(answer.key, about, prompt, parts, len(answer), answer.cut_off, marked.beta)
+
+
+def _parts(answer: MarkedAnswer, marks: list[Mark]) -> Iterator[tuple[str, Note | None]]:
+    start = 0
+    for number, mark in enumerate(marks, start=1):
+        yield answer.shown(start, mark.position), _note(answer, mark, number)
+        start = mark.position + 1
+    yield answer.shown(start), None
+
+
+def _note(answer: MarkedAnswer, mark: Mark, number: int) -> Note:
+    place = mark.position
+    written_id = int(answer.token_ids[place])
+    written = answer.piece(place).shown, math.exp(answer.teacher_logp[place]), math.exp(answer.student_logp[place]), True
+    others: list[tuple[str, float, float, bool]] = [
+        (each.piece.shown, math.exp(each.teacher_logp), math.exp(each.student_logp), False)
+        for each in answer.candidates(place)
+        if each.token != written_id
+    ]
+    likeliest = sorted(others, key=lambda each: -max(each[1], each[2]))[: NUM_CANDIDATES - 1]
+    shown = sorted([written, *likeliest], key=lambda each: -each[1])
+    return Note(
+        number=number,
+        position=place,
+        weight=WEIGHTS[mark.kind],
+        kind=mark.kind,
+        turning_point=mark.turning_point,
+        nats=mark.nats,
+        written=written[0],
+        student=written[2],
+        teacher=written[1],
+        teacher_rank=int(answer.teacher_rank[place]),
+        teacher_text=shown[0][0],
+        teacher_best=shown[0][1],
+        student_entropy=float(answer.student_entropy[place]),
+        teacher_entropy=float(answer.teacher_entropy[place]),
+        candidates=tuple(shown),
+        rest=(max(0.0, 1 - sum(each[1] for each in shown)), max(0.0, 1 - sum(each[2] for each in shown))),
+    )

@@ -13,14 +13,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from limbeck.console import visible
-from limbeck.report.marked import MarkedAnswer
+from limbeck.report.marked import LEADING_SPACE, sheets
 from limbeck.report.rows import Row, Rows, collect
+
+if TYPE_CHECKING:
+    from limbeck.runs.marks import MarkSheet
 
 __all__ = ["environment", "page", "show"]
 
@@ -29,22 +32,47 @@ QUESTIONS = {"worth": "Is it worth distilling?", "after": "Did it work?", "compa
 DECISIONS = {"don't": "Don’t distil", "not sure": "Not sure yet", "check grader and leak": "Check grader and leak"}
 ORDER = ("student", "distilled", "teacher", "model")
 LONG_CHARACTERS = 1200
+LABELS = {
+    "differ": "one model is better than another",
+    "lost": "lost to the other model",
+    "both_bad": "both bad",
+    "cut_off": "cut off",
+    "empty": "an empty answer",
+    "failed": "no answer",
+    "not_graded": "not graded",
+    "graded": "graded",
+    "asked": "asked",
+    "answered": "answered",
+}
+PAIR_LABELS = {
+    "compared": "both {first} and {second} are graded",
+    "not_compared": "{first} or {second} is not graded",
+    "first_better": "{first} better than {second}",
+    "second_better": "{second} better than {first}",
+    "tied": "{first} and {second} tied",
+    "both_good": "{first} and {second} both good",
+    "both_bad": "{first} and {second} both bad",
+    "longer_won": "the longer answer won, of {first} and {second}",
+    "longer_lost": "the shorter answer won, of {first} and {second}",
+    "won_by_length": "{first} or {second} won with a longer or shorter answer",
+}
 
 
 def page(
     result: Mapping[str, Any],
     answers: Mapping[str, Sequence[Mapping[str, Any]]],
-    marked: Sequence[MarkedAnswer] = (),
+    marks: Sequence[MarkSheet] = (),
 ) -> str:
     """The whole HTML of an evaluation.
 
     Args:
         result: what `result.json` holds.
         answers: the lines of each model's answers, by alias.
-        marked: answers with marks, in the order they are shown.
+        marks: files of marks, in the order they are shown.
     """
     models = sorted(result["models"], key=lambda model: ORDER.index(model["role"]))
     rows = collect(result, {model["alias"]: answers.get(model["alias"], ()) for model in models})
+    marked = [sheet for each in marks for sheet in sheets(each)]
     templates = environment()
     style = templates.get_template("report.css").render(sets=rows.ids.values())
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -55,14 +83,15 @@ def page(
         headline=DECISIONS.get(decision, decision.capitalize()) if decision else f"{len(models)} models compared",
         models=models,
         rows=rows,
+        sets=[(identity, _label(name, result["comparisons"]), rows.size(*name)) for name, identity in rows.ids.items()],
         filters=_filters(rows, [model["alias"] for model in models]),
         marked=marked,
-        marked_keys={answer.key: number for number, answer in reversed(list(enumerate(marked, start=1)))},
+        marked_keys={sheet.key: number for number, sheet in reversed(list(enumerate(marked, start=1)))},
         row_numbers={row.key: row.number for row in rows.rows},
         style=Markup(style),  # noqa: S704 - ours, and made from numbers
         script=Markup(script),  # noqa: S704
         policy=policy(style, script),
-        data=_data(result, rows, marked),
+        data=_data({"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(one) for one in marked]}),
     )
 
 
@@ -75,7 +104,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"show": show, "points": points, "share": share, "short": short, "said": said, "word": word, "path": path}
+    made.filters |= {"show": show, "points": points, "share": share, "short": short, "word": word, "path": path}
     made.globals["LONG_CHARACTERS"] = LONG_CHARACTERS
     return made
 
@@ -98,19 +127,9 @@ def show(text: object) -> Markup:
     return Markup("").join(parts)
 
 
-def said(token: str) -> Markup:
-    """A token as it stands alone: its spaces and line ends are shown as signs."""
-    signs = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-    parts = (
-        Markup('<span class="space">{}</span>').format(signs[character]) if character in signs else show(character)
-        for character in token
-    )
-    return Markup("").join(parts) if not token.strip() or token != token.strip() else show(token)
-
-
 def word(token: str) -> Markup:
     """A token as it stands in running text: the space before a word belongs to the text around it."""
-    return said(token.removeprefix(" ")) if token.strip() else said(token)
+    return show(token.removeprefix(LEADING_SPACE) or token)
 
 
 def path(text: str) -> Markup:
@@ -147,9 +166,19 @@ def _filters(rows: Rows, aliases: Sequence[str]) -> list[tuple[str, str, int]]:
     return [(rows.ids[name], label, rows.size(*name)) for label, name in offered if name in rows.ids]
 
 
-def _data(result: Mapping[str, Any], rows: Rows, marked: Sequence[MarkedAnswer]) -> Markup:
-    """Everything on the page as JSON that cannot end its element."""
-    data = {"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(answer) for answer in marked]}
+def _label(name: tuple[object, ...], comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """What the rows of a set have in common."""
+    what, *about = name
+    if what == "slice":
+        return f"{about[0]}: {about[1]}"
+    if about and isinstance(about[0], int):
+        first, second = (comparisons[about[0]][side] for side in ("first", "second"))
+        return PAIR_LABELS[str(what)].format(first=first, second=second)
+    return LABELS[str(what)] + (f" ({about[0]})" if about else "")
+
+
+def _data(data: Mapping[str, Any]) -> Markup:
+    """JSON that cannot end its element, and is ASCII."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

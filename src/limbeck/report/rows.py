@@ -30,9 +30,14 @@ class Row:
     outcomes: list[str] = field(default_factory=list)
 
     def score(self, alias: str) -> float | None:
-        """The mean grade of a model's answers, if every one has a grade."""
-        grades = [answer["grade"] for answer in self.answers.get(alias, ())]
-        return sum(grades) / len(grades) if grades and None not in grades else None
+        """The mean of a model's grades for this prompt; None if there is none."""
+        grades = [answer["grade"] for answer in self.answers.get(alias, ()) if answer["grade"] is not None]
+        return sum(grades) / len(grades) if grades else None
+
+    def length(self, alias: str) -> int:
+        """The mean length of a model's answers, 0 if there is none."""
+        lengths = [answer["length"] for answer in self.answers.get(alias, ()) if answer["length"] is not None]
+        return round(sum(lengths) / len(lengths)) if lengths else 0
 
 
 @dataclass
@@ -118,6 +123,7 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
         apart = first - second
         if abs(apart) <= TIE_WITHIN:
             good = first + second >= 2 * GOOD_FROM
+            found.put(row, "tied", number)
             found.put(row, "both_good" if good else "both_bad", number)
             if not good:
                 found.put(row, "both_bad")
@@ -128,17 +134,12 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
         if loser == judged:
             found.put(row, "lost", winner)
         row.outcomes.append(f"{winner} better than {loser}")
-        longer = _length(row, winner) - _length(row, loser)
+        longer = row.length(winner) - row.length(loser)
         if longer:
             found.put(row, "longer_won" if longer > 0 else "longer_lost", number)
             found.put(row, "won_by_length", number)
     if differs or (not comparisons and _texts_differ(row)):
         found.put(row, "differ")
-
-
-def _length(row: Row, alias: str) -> float:
-    lengths = [answer["length"] or 0 for answer in row.answers[alias]]
-    return sum(lengths) / len(lengths)
 
 
 def _texts_differ(row: Row) -> bool:

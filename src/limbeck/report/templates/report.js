@@ -20,7 +20,7 @@ function count() {
     if (on) link.setAttribute('aria-current', 'true');
     else link.removeAttribute('aria-current');
   }
-  shown.textContent = number === rows.length ? '' : number + ' of ' + rows.length + ' rows are shown';
+  shown.textContent = wanted ? number + ' rows hold “' + field.value.trim() + '”' : '';
 }
 
 // Left and right go from mark to mark while one has the focus.

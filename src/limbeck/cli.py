@@ -213,6 +213,42 @@ def chat(
 
 
 @app.command
+def mark(
+    student: Annotated[str, Parameter(help="A run (NAME@STEP for a checkpoint), or a model as for chat.")],
+    teacher: Annotated[str | None, Parameter(help="Who marks; a run has its teacher.")] = None,
+    *,
+    prompt: Annotated[str | None, Parameter(help="What the student is asked.")] = None,
+    answer: Annotated[str | None, Parameter(help="The answer to mark; left out, the student writes one.")] = None,
+    worst: Annotated[int | None, Parameter(help="So many of the answers that the run marked last; 3.")] = None,
+    continue_from: Annotated[
+        int | None, Parameter(help="From this position the teacher writes another ending.")
+    ] = None,
+    beta: Annotated[float | None, Parameter(help="0, 0.25, 0.5, 0.75 or 1; left out, nearest to the run's.")] = None,
+    max_tokens: int = 256,
+    workspace: Workspace = Path(),
+    as_json: Json = False,
+) -> None:
+    """The red pen: an answer as text, its worst tokens marked, and what the teacher would have said there."""
+    from limbeck.report.marks import marks_as_json, show_marks
+
+    if (teacher, prompt, answer, continue_from) == (None, None, None, None):
+        from limbeck.runs.marks import worst_marks  # stored marks are read without torch
+
+        sheet = worst_marks(student, workspace, 3 if worst is None else worst, beta)
+    else:
+        from limbeck import verbs
+
+        asked = {"prompt": prompt, "answer": answer, "worst": worst, "continue_from": continue_from}
+        sheet = verbs.mark(student, teacher, **asked, max_tokens=max_tokens, workspace=workspace)
+    chosen = sheet.beta if beta is None else beta
+    if as_json:
+        for row in marks_as_json(sheet, chosen):
+            _print_json(row)
+    else:
+        show_marks(Printer(), sheet, chosen)
+
+
+@app.command
 def export(
     run: RunName,
     *,

@@ -98,6 +98,10 @@ class Printer:
     def say(self, text: str, *, style: str = "") -> None:
         print_text(self.out, text, style)
 
+    def say_parts(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Texts with their styles as one running text, folded at the width of a terminal."""
+        self.out.print(Text.assemble(*((encodable(self.out, text), style) for text, style in parts)))
+
     def progress(self, text: str) -> None:
         print_text(self.err, text, "dim")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +19,10 @@ from typing import Any
 
 import torch
 
+from limbeck.data.chat import Prompt
 from limbeck.errors import LimbeckError, Refusal, Stopped
 from limbeck.evaluation.during import HeldOut, evaluate, held_out_texts
+from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.machine import Machine, peak_memory_bytes
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash
@@ -28,13 +31,16 @@ from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
 from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.request import Completion
 from limbeck.routes import Lesson, train
 from limbeck.routes.off_policy import describe_objective, few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_failed
+from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
+from limbeck.teachers.signal import Teacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from limbeck.training.material import Material
@@ -315,6 +321,27 @@ def _evaluate(
     )
     run.write_answers(f"held-out-step-{state.step:06d}", rows)
     log.write("evaluation", **fields)
+    if lesson.teacher is not None:
+        answers = [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in rows]
+        _mark(run, log, recipe, state, lesson.teacher, (held_out.prompts, answers))
+
+
+def _mark(
+    run: Run,
+    log: _Log,
+    recipe: Recipe,
+    state: TrainState,
+    teacher: Teacher,
+    held_out: tuple[Sequence[Prompt], Sequence[Completion]],
+) -> None:
+    """Keep what both models say at every token of a few answers."""
+    log.write("phase", phase="marking")
+    started, objective = time.perf_counter(), objective_of(recipe)
+    marked = mark_step(state, teacher, held_out, objective, recipe.micro_batch_tokens)
+    sheet = MarkSheet(f"run:{run.name}@{state.step}", str(recipe.teacher), state.step, nearest_beta(objective), marked)
+    write_marks(run.path / "marks" / marks_name(state.step), sheet)
+    num_tokens, seconds = sum(len(answer) for answer in marked), time.perf_counter() - started
+    log.write("marks", step=state.step, answers=len(marked), num_tokens=num_tokens, seconds=seconds)
 
 
 # ------------------------------------------------------------------------------------------------------ what is logged

@@ -10,14 +10,18 @@ from pathlib import Path
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
 from limbeck.driver import answer_run, resume_run, train_stages
+from limbeck.errors import UsageError
+from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.sampling import Sampling
+from limbeck.routes.off_policy import objective_of
 from limbeck.runs.export import ExportForm, export_run
+from limbeck.runs.marks import MarkSheet, worst_marks
 from limbeck.runs.store import Run, find_run
 
-__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "plan", "resume", "train"]
+__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "mark", "plan", "resume", "train"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -78,6 +82,43 @@ def chat(model: str, turns: Iterable[str], *, workspace: str | Path = ".", tempe
     """The model's answers to a conversation's user turns."""
     conversation = Conversation(model, workspace=Path(workspace), sampling=Sampling(temperature=temperature))
     return ["".join(conversation.reply(turn)) for turn in turns]
+
+
+def mark(
+    student: str,
+    teacher: str | None = None,
+    *,
+    prompt: str | None = None,
+    answer: str | None = None,
+    worst: int | None = None,
+    continue_from: int | None = None,
+    max_tokens: int = 256,
+    workspace: str | Path = ".",
+) -> MarkSheet:
+    """What a teacher says of every token of an answer.
+
+    Args:
+        student: a model, or a run (NAME@STEP for a checkpoint), which has a teacher of its own.
+        teacher: the model that marks; of a run, left out.
+        prompt: one user turn. Without it, the worst answers that the run marked itself come from its folder.
+        answer: the text to mark; left out, the student writes one, greedily.
+        worst: how many answers of the run, 3 if left out.
+        continue_from: a position from which the teacher writes another ending.
+        max_tokens: the longest answer and ending, in tokens.
+    """
+    if prompt is None and (teacher, answer, continue_from) == (None, None, None):
+        return worst_marks(student, Path(workspace), 3 if worst is None else worst)
+    if prompt is None or worst is not None:
+        raise UsageError(
+            "marks.asked",
+            given="An answer, a teacher or a position is named without a prompt."
+            if prompt is None
+            else "Both a prompt and a number of worst answers are given.",
+            needed="Either a prompt is answered and marked now, or the worst of a run's stored answers are shown.",
+            fix='limbeck mark STUDENT TEACHER --prompt "..." for one, limbeck mark RUN --worst 3 for the other.',
+        )
+    recipe = recipe_of_pair(student, teacher, Path(workspace))
+    return mark_prompt(recipe, objective_of(recipe), prompt, answer, continue_from=continue_from, max_tokens=max_tokens)
 
 
 def demo(

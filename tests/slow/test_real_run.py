@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from limbeck.models.load import load_model
 from limbeck.models.refs import parse_ref
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
+from limbeck.runs.marks import read_marks
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -84,6 +86,17 @@ def test_the_result_loads_and_answers_in_plain_transformers(run):
     assert len(text.split()) >= 3
     assert model.dtype == torch.float32
     assert json.loads((run.model_path / "generation_config.json").read_text())["eos_token_id"]
+
+
+def test_marks_are_small_and_cheap(run):
+    files = sorted((run.path / "marks").iterdir())
+    num_tokens = sum(len(answer) for path in files for answer in read_marks(path).answers)
+    kib_per_answer = sum(path.stat().st_size for path in files) / num_tokens * 256 / 1024
+    times = [datetime.fromisoformat(event["time"]) for event in run.read_events()]
+    share = sum(event["seconds"] for event in of_kind(run, "marks")) / (times[-1] - times[0]).total_seconds()
+    print(f"{kib_per_answer:.0f} KiB for 256 tokens, {share:.1%} of the run")
+    assert kib_per_answer <= 110
+    assert share <= 0.05
 
 
 def test_the_gguf_file_itself_is_a_model(cache, tmp_path):

@@ -343,6 +343,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     assert [event["step"] for event in of_kind(done, "start")] == [0, 3]
     last = [of_kind(each, "evaluation")[-1] for each in (done, whole)]
     assert last[0]["teacher_text_loss"] == last[1]["teacher_text_loss"]
+    marks = [{path.name: path.read_bytes() for path in (each.path / "marks").iterdir()} for each in (done, whole)]
+    assert marks[0] == marks[1]
     with pytest.raises(Refusal, match="is done"):
         resume_run(done)
 

@@ -9,7 +9,7 @@ Shapes  N = completion tokens, H = hidden, V = vocabulary, K = candidates (up to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -25,8 +25,13 @@ from limbeck.rollouts.request import Completion
 from limbeck.runs.marks import BETAS, TOP, MarkedAnswer
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import micro_batches
+from limbeck.training.state import TrainState
 
-__all__ = ["compare_tokens", "mark_answers", "nearest_beta"]
+__all__ = ["compare_tokens", "mark_answers", "mark_step", "nearest_beta"]
+
+# Answers that a run marks at each evaluation: few enough that marking stays below a twentieth of its time.
+NUM_HELD_OUT = 8
+NUM_PRACTISED = 4
 
 CHUNK_ELEMENTS = 2**22  # of one buffer [N, V], of which some ten exist
 
@@ -65,6 +70,31 @@ def mark_answers(
             for row, part in zip(batch.rows, values.split(sizes), strict=True):
                 arrays.setdefault(row, {})[name] = part
     return tuple(_answer(student, prompts[row], answers[row], temperatures, arrays[row]) for row in range(len(prompts)))
+
+
+def mark_step(
+    state: TrainState,
+    teacher: Teacher,
+    held_out: tuple[Sequence[Prompt], Sequence[Completion]],
+    objective: Objective,
+    max_tokens: int,
+) -> tuple[MarkedAnswer, ...]:
+    """The marks that a run keeps of a step: its first practice answers, and first answers to held-out prompts.
+
+    The student has been updated since it wrote the practice answers; all are marked as it sees them now.
+    """
+    practised = state.practised
+    prompts = [replace(prompt, source=f"practice on {prompt.source}") for prompt in practised[0][:NUM_PRACTISED]]
+    return mark_answers(
+        state.student,
+        teacher,
+        [*held_out[0][:NUM_HELD_OUT], *prompts],
+        [*held_out[1][:NUM_HELD_OUT], *practised[1][:NUM_PRACTISED]],
+        temperature=objective.temperature,
+        max_tokens=max_tokens,
+        pad_id=state.engine.pad_id,
+        share=state.share,
+    )
 
 
 def nearest_beta(objective: Objective) -> float:

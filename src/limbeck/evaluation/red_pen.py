@@ -5,7 +5,7 @@ The pair is rendered and cut to its vocabulary exactly as in a run. The teacher 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,37 +24,20 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.runs.marks import MarkSheet
+from limbeck.runs.marks import Continued, MarkSheet
 from limbeck.runs.store import find_run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
 
-__all__ = ["Continued", "Marking", "mark_prompt", "recipe_of_pair"]
+__all__ = ["mark_prompt", "recipe_of_pair"]
 
 # What a pair has from the recipe of a run: how it is asked, and where a teacher scores, what is minimised.
 ASKED = ("template", "template_options", "device")
 MINIMISED = ("objective", "beta", "forward_weight", "temperature")
 
 
-@dataclass(frozen=True)
-class Continued:
-    """What the teacher writes after the first `position` tokens of an answer, without its stop token."""
-
-    position: int
-    text: str
-    cut_off: bool
-
-
-@dataclass(frozen=True)
-class Marking:
-    """A sheet of marked answers and, where it was asked for, another ending of the only answer."""
-
-    sheet: MarkSheet
-    continued: Continued | None = None
-
-
 def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe:
-    """What a run would need to know of a pair. A run, or one checkpoint of it (NAME@STEP), means its student and teacher.
+    """What a run would need to know of a pair. A run (or a checkpoint of it, NAME@STEP) means its student and teacher.
 
     Raises:
         Refusal: the run has no teacher, and none is named.
@@ -93,7 +76,7 @@ def mark_prompt(
     *,
     continue_from: int | None = None,
     max_tokens: int = 256,
-) -> Marking:
+) -> MarkSheet:
     """Mark one answer to one user turn: the student's own, greedy, or the one given.
 
     Raises:
@@ -105,7 +88,7 @@ def mark_prompt(
     limits = [limit for ref in (pair.student_ref, pair.teacher_ref) if (limit := num_positions(ref)) is not None]
     recipe = recipe.model_copy(update={"max_prompt_tokens": max(1, min([2**20, *limits]) - max_tokens)})
     messages = (Message("user", prompt),)
-    row = Row(messages, answer, "--prompt", content_hash(messages), {})
+    row = Row(messages, answer, "the prompt", content_hash(messages), {})
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
     device = torch.device(use_machine(recipe.device).device)
@@ -121,7 +104,7 @@ def mark_prompt(
     )
     sheet = MarkSheet(recipe.student, teacher.name, pair.student_ref.step, nearest_beta(objective), marked)
     if continue_from is None:
-        return Marking(sheet)
+        return sheet
     if not 0 <= continue_from < len(written.ids):
         raise UsageError(
             "marks.position",
@@ -130,7 +113,7 @@ def mark_prompt(
             fix="Take the position of a mark.",
         )
     rest = _write(teacher, pair, (*asked.ids, *written.ids[:continue_from]), max_tokens)
-    return Marking(sheet, Continued(continue_from, teacher.text(rest.text_ids), rest.cut_off))
+    return replace(sheet, continued=Continued(continue_from, teacher.text(rest.text_ids), rest.cut_off))
 
 
 def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageModel:

@@ -62,6 +62,7 @@ def step(
     with clock.phase("writing"):
         asked = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
         answers = state.engine.generate(practice_requests(prompts, state.step, limit, recipe), sampling_of(recipe))
+    state.practised = asked, answers
     asked, answers = [*asked, *read[0]], [*answers, *read[1]]
     batches = micro_batches(
         asked,

@@ -26,18 +26,23 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from limbeck.console import safe
 from limbeck.errors import DataError, UsageError
 from limbeck.runs.lines import write_bytes
+from limbeck.runs.store import find_run
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BETAS", "TOP", "Candidate", "Mark", "MarkSheet", "MarkedAnswer", "Piece", "read_marks", "write_marks"]
+__all__ = [
+    *("BETAS", "TOP", "Candidate", "Continued", "Mark", "MarkSheet", "MarkedAnswer", "Piece"),
+    *("marks_name", "read_marks", "worst_marks", "write_marks"),
+]
 
 FORMAT = "limbeck-marks-1"
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -52,11 +57,10 @@ PER_TOKEN = ("token_ids", "student_logp", "teacher_logp", "student_entropy", "te
 PER_TOKEN += ("teacher_tail", "teacher_rank", "divergence")
 PER_CANDIDATE = ("candidate_ids", "candidate_student", "candidate_teacher")
 
-# Signs for what cannot be seen, and the brackets of bytes and control tokens. A model may write these signs itself:
-# then their code is shown.
+# Signs for what cannot be seen, and the brackets of bytes and control tokens. A model may write these signs itself, or
+# the code of a character: then the code of the sign or of the backslash is shown.
 _SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-_OURS = re.compile("[␣⏎⇥⟨⟩⟦⟧]")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CODED = re.compile(r"[␣⏎⇥⟨⟩⟦⟧\x00-\x08\x0b-\x1f\x7f-\x9f]|\\(?=[uU])")
 _BYTES = re.compile("[\udc80-\udcff]+")
 
 
@@ -71,11 +75,8 @@ class Piece:
     def shown(self) -> str:
         """Safe to print, and different for different tokens: ␣ ⏎ ⇥ for blanks, ⟨E2 82⟩ for bytes that are no whole
         character, ⟦<|im_end|>⟧ for a control token."""
-        text = _OURS.sub(_code, self.data.decode("utf-8", "surrogateescape"))
-        parts = re.split(f"({_BYTES.pattern})", text)
-        parts[::2] = ["".join(_SIGNS.get(char, char) for char in _visible(part)) for part in parts[::2]]
-        parts[1::2] = [f"⟨{part.encode('utf-8', 'surrogateescape').hex(' ').upper()}⟩" for part in parts[1::2]]
-        return f"⟦{''.join(parts)}⟧" if self.special else "".join(parts)
+        text = _shown(self.data, _SIGNS)
+        return f"⟦{text}⟧" if self.special else text
 
 
 class Candidate(NamedTuple):
@@ -132,6 +133,15 @@ class MarkedAnswer:
         pieces = (self.piece(position) for position in range(len(self))[start:end])
         return b"".join(piece.data for piece in pieces if not piece.special).decode("utf-8", "replace")
 
+    def shown(self, start: int = 0, end: int | None = None) -> str:
+        """The same, safe to print: blanks as they are, control tokens and bytes of half characters as in `Piece`."""
+        pieces = [self.piece(position) for position in range(len(self))[start:end]]
+        groups = [(special, list(group)) for special, group in groupby(pieces, key=lambda piece: piece.special)]
+        return "".join(
+            "".join(piece.shown for piece in group) if special else _shown(b"".join(piece.data for piece in group), {})
+            for special, group in groups
+        )
+
     def candidates(self, position: int) -> list[Candidate]:
         """The teacher's likeliest first."""
         start = int(self.candidate_ends[position - 1]) if position else 0
@@ -172,23 +182,60 @@ class MarkedAnswer:
 
 
 @dataclass(frozen=True)
+class Continued:
+    """What the teacher writes after the first `position` tokens of an answer, without its stop token."""
+
+    position: int
+    text: str
+    cut_off: bool
+
+
+@dataclass(frozen=True)
 class MarkSheet:
-    """Answers to several prompts, marked by one pair of models."""
+    """Answers to several prompts, marked by one pair of models; `continued` is another ending, and never stored."""
 
     student: str
     teacher: str
     step: int | None  # of the run that the student belongs to
     beta: float  # the nearest of BETAS to what is minimised
     answers: tuple[MarkedAnswer, ...]
+    continued: Continued | None = None
+
+    def worst(self, num: int, beta: float) -> MarkSheet:
+        """The answers with the largest mean divergence, the worst first."""
+        order = sorted(self.answers, key=lambda answer: -sum(answer.nats(beta)) / len(answer))
+        return replace(self, answers=tuple(order[:num]))
 
 
-def _visible(text: str) -> str:
-    """Safe, and with a code for each control character, which `safe` would drop with what it controls."""
-    return safe(_CONTROLS.sub(_code, text))
+def _shown(data: bytes, signs: Mapping[str, str]) -> str:
+    """Safe text; a code for each control character, which `safe` would drop with what it controls."""
+    text = _CODED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode("utf-8", "surrogateescape"))
+    parts = re.split(f"({_BYTES.pattern})", text)
+    parts[::2] = ["".join(signs.get(char, char) for char in safe(part)) for part in parts[::2]]
+    parts[1::2] = [f"⟨{part.encode('utf-8', 'surrogateescape').hex(' ').upper()}⟩" for part in parts[1::2]]
+    return "".join(parts)
 
 
-def _code(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def worst_marks(run: str, workspace: Path, num: int = 3, beta: float | None = None) -> MarkSheet:
+    """The worst answers of what a run marked last, or at a step (NAME@STEP). Raises UsageError if there is nothing."""
+    name, _, step = run.removeprefix("run:").partition("@")
+    folder = find_run(name, workspace).path
+    stored = {path.name: path for path in sorted((folder / "marks").glob("step-*.safetensors"))}
+    wanted = marks_name(int(step)) if step.isdecimal() else next(reversed(stored), "") if not step else ""
+    if wanted not in stored:
+        raise UsageError(
+            "marks.none",
+            given=f"{folder.name} has no marks{step and f' of step {step}'}.",
+            needed="A run whose teacher scores marks some answers at each evaluation; there are "
+            f"{', '.join(path.stem for path in stored.values()) or 'none'}.",
+            fix=f"Mark an answer now: limbeck mark {folder.name} --prompt TEXT.",
+        )
+    sheet = read_marks(stored[wanted])
+    return sheet.worst(num, sheet.beta if beta is None else beta)
+
+
+def marks_name(step: int) -> str:
+    return f"step-{step:06d}.safetensors"
 
 
 def write_marks(path: Path, sheet: MarkSheet) -> None:
@@ -216,6 +263,7 @@ def write_marks(path: Path, sheet: MarkSheet) -> None:
             for each in answers
         ],
     }
+    path.parent.mkdir(exist_ok=True)
     write_bytes(path, save(tensors, {"limbeck": json.dumps(about)}))
 
 

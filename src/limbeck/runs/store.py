@@ -4,6 +4,7 @@
     ├── recipe.yaml            the recipe as resolved
     ├── events.jsonl           one event per line, oldest first, only ever appended to
     ├── answers/NAME.jsonl     one answer per line, one file per set
+    ├── marks/step-000050.safetensors    see marks.py
     ├── checkpoints/step-00000123/
     ├── adapter/               what a run with lora trained, in peft's format
     ├── model/                 the result, whole

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
+from limbeck.data.chat import Prompt
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.request import Completion
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["PhaseClock", "StepRecord", "TrainState", "WorstToken"]
@@ -26,7 +28,7 @@ class TrainState:
 
     Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `share`
     says that both models can read what several answers begin with once (see `rollouts.probe`); `watch` is told the
-    phase that a step is in.
+    phase that a step is in. `practised` is what the last step's first prompts were and what the student wrote.
     """
 
     student: LanguageModel
@@ -36,6 +38,7 @@ class TrainState:
     step: int = 0
     share: bool = False
     watch: Callable[[str], None] = _nobody
+    practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
 
 
 @dataclass(frozen=True)

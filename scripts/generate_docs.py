@@ -22,7 +22,7 @@ from limbeck.recipe.explain import explain, setting_names
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
     *("demo", "train", "resume", "answers", "check", "recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "lineage", "chat", "mark", "export", "doctor"),
+    *("runs", "show", "lineage", "chat", "mark", "report", "export", "doctor"),
 )
 
 

@@ -15,13 +15,14 @@ from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.files import load_recipe
+from limbeck.report.page import write_page
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.off_policy import objective_of
 from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.marks import MarkSheet, worst_marks
 from limbeck.runs.store import Run, find_run
 
-__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "mark", "plan", "resume", "train"]
+__all__ = ["answers", "chat", "check", "demo", "doctor", "export", "mark", "plan", "report", "resume", "train"]
 
 WATCHED = (
     *("HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_CONF"),
@@ -138,6 +139,11 @@ def export(
     """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here."""
     found = find_run(str(run), Path(workspace))
     return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
+
+
+def report(evaluation: str, output: str | Path | None = None, *, workspace: str | Path = ".") -> Path:
+    """Write an evaluation, or the newest one of a run, as one page for a browser, by default to NAME.html here."""
+    return write_page(evaluation, Path(workspace), None if output is None else Path(output))
 
 
 def doctor() -> tuple[dict[str, object], dict[str, str]]:

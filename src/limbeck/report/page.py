@@ -13,49 +13,70 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from limbeck.console import visible
+from limbeck.errors import UsageError
 from limbeck.report.marked import LEADING_SPACE, sheets
-from limbeck.report.rows import Row, Rows, collect
+from limbeck.report.rows import Row, Rows, collect, label
+from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
+from limbeck.runs.lines import write_text
+from limbeck.runs.marks import MarkSheet, read_marks, worst_marks
 
-if TYPE_CHECKING:
-    from limbeck.runs.marks import MarkSheet
-
-__all__ = ["environment", "page", "show"]
+__all__ = ["environment", "page", "show", "write_page"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 QUESTIONS = {"worth": "Is it worth distilling?", "after": "Did it work?", "compare": "Which answers better?"}
 DECISIONS = {"don't": "Don’t distil", "not sure": "Not sure yet", "check grader and leak": "Check grader and leak"}
 ORDER = ("student", "distilled", "teacher", "model")
 LONG_CHARACTERS = 1200
-LABELS = {
-    "differ": "one model is better than another",
-    "lost": "lost to the other model",
-    "both_bad": "both bad",
-    "cut_off": "cut off",
-    "empty": "an empty answer",
-    "failed": "no answer",
-    "not_graded": "not graded",
-    "graded": "graded",
-    "asked": "asked",
-    "answered": "answered",
-}
-PAIR_LABELS = {
-    "compared": "both {first} and {second} are graded",
-    "not_compared": "{first} or {second} is not graded",
-    "first_better": "{first} better than {second}",
-    "second_better": "{second} better than {first}",
-    "tied": "{first} and {second} tied",
-    "both_good": "{first} and {second} both good",
-    "both_bad": "{first} and {second} both bad",
-    "longer_won": "the longer answer won, of {first} and {second}",
-    "longer_lost": "the shorter answer won, of {first} and {second}",
-    "won_by_length": "{first} or {second} won with a longer or shorter answer",
-}
+NUM_MARKED = 5
+
+
+def write_page(name: str, workspace: Path, output: Path | None = None) -> Path:
+    """Write the page of an evaluation, by default to NAME.html here; of a run, that of its newest evaluation.
+
+    Raises:
+        UsageError: there is no such evaluation, it has no result yet, or `output` is no name of a page.
+    """
+    evaluation = _find(name, workspace)
+    output = Path(f"{evaluation.name}.html") if output is None else output
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(
+            "report.not-html",
+            given=f"The report is to be written to {output}.",
+            needed="It is a page for a browser, and replaces a file of that name.",
+            fix=f"Give it an ending that browsers open: {output.with_suffix('.html')}.",
+        )
+    result = evaluation.result()
+    answers = {model["alias"]: evaluation.read_answers(model["alias"]) for model in result["models"]}
+    write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
+    return output
+
+
+def _find(name: str, workspace: Path) -> Evaluation:
+    known = list_evaluations(workspace)
+    if all(each.name != name for each in known):
+        refs = {f"run:{name}", name}
+        for each in known:
+            if each.finished and any(model["ref"].partition("@")[0] in refs for model in each.result()["models"]):
+                return each
+    return find_evaluation(name, workspace)
+
+
+def _marks(evaluation: Evaluation, result: Mapping[str, Any], workspace: Path) -> list[MarkSheet]:
+    """The evaluation's own marks; else those that the distilled student's run made last."""
+    stored = sorted(evaluation.marks_path.glob("*.safetensors"))
+    if stored:
+        return [read_marks(path) for path in stored]
+    runs = [model["ref"] for model in result["models"] if model["role"] == "distilled"]
+    try:
+        return [worst_marks(ref, workspace, NUM_MARKED) for ref in runs if ref.startswith("run:")]
+    except UsageError:  # the run made none, or is gone: the page is whole without
+        return []
 
 
 def page(
@@ -83,7 +104,7 @@ def page(
         headline=DECISIONS.get(decision, decision.capitalize()) if decision else f"{len(models)} models compared",
         models=models,
         rows=rows,
-        sets=[(identity, _label(name, result["comparisons"]), rows.size(*name)) for name, identity in rows.ids.items()],
+        sets=[(identity, label(name, result["comparisons"]), rows.size(*name)) for name, identity in rows.ids.items()],
         filters=_filters(rows, [model["alias"] for model in models]),
         marked=marked,
         marked_keys={sheet.key: number for number, sheet in reversed(list(enumerate(marked, start=1)))},
@@ -164,17 +185,6 @@ def _filters(rows: Rows, aliases: Sequence[str]) -> list[tuple[str, str, int]]:
     offered += [("Both bad", ("both_bad",)), ("Cut off", ("cut_off",)), ("Empty", ("empty",)), ("Failed", ("failed",))]
     offered += [("Not graded", ("not_graded",))]
     return [(rows.ids[name], label, rows.size(*name)) for label, name in offered if name in rows.ids]
-
-
-def _label(name: tuple[object, ...], comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """What the rows of a set have in common."""
-    what, *about = name
-    if what == "slice":
-        return f"{about[0]}: {about[1]}"
-    if about and isinstance(about[0], int):
-        first, second = (comparisons[about[0]][side] for side in ("first", "second"))
-        return PAIR_LABELS[str(what)].format(first=first, second=second)
-    return LABELS[str(what)] + (f" ({about[0]})" if about else "")
 
 
 def _data(data: Mapping[str, Any]) -> Markup:

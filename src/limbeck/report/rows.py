@@ -10,9 +10,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Row", "Rows", "collect"]
+__all__ = ["Row", "Rows", "collect", "label"]
 
 SetName = tuple[object, ...]
+
+LABELS = {
+    "differ": "one model is better than another",
+    "lost": "lost to the other model",
+    "both_bad": "both bad",
+    "cut_off": "cut off",
+    "empty": "an empty answer",
+    "failed": "no answer",
+    "not_graded": "not graded",
+    "graded": "graded",
+    "asked": "asked",
+    "answered": "answered",
+}
+PAIR_LABELS = {
+    "compared": "both {first} and {second} are graded",
+    "not_compared": "{first} or {second} is not graded",
+    "first_better": "{first} better than {second}",
+    "second_better": "{second} better than {first}",
+    "tied": "{first} and {second} tied",
+    "both_good": "{first} and {second} both good",
+    "both_bad": "{first} and {second} both bad",
+    "longer_won": "the longer answer won, of {first} and {second}",
+    "longer_lost": "the shorter answer won, of {first} and {second}",
+    "won_by_length": "{first} or {second} won with a longer or shorter answer",
+}
 
 
 @dataclass
@@ -145,3 +170,14 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
 def _texts_differ(row: Row) -> bool:
     texts = [[answer["answer"] for answer in samples] for samples in row.answers.values()]
     return any(text != texts[0] for text in texts)
+
+
+def label(name: SetName, comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """What the rows of a set have in common."""
+    what, *about = name
+    if what == "slice":
+        return f"{about[0]}: {about[1]}"
+    if about and isinstance(about[0], int):
+        first, second = (comparisons[about[0]][side] for side in ("first", "second"))
+        return PAIR_LABELS[str(what)].format(first=first, second=second)
+    return LABELS[str(what)] + (f" ({about[0]})" if about else "")

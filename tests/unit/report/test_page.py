@@ -60,7 +60,7 @@ def made():
 
 
 def with_answer(text):
-    result, answers, _ = story("worth", num=4)
+    result, answers, _ = story("worth", num=5)
     for number, line in enumerate(answers["student"]):
         line |= {"answer": text, "grade_reason": text, "reference": text, "labels": {"topic": text}, "source": text}
         line["messages"] = [{"role": text, "content": text}]
@@ -102,7 +102,7 @@ def test_no_text_changes_the_page_around_it(text):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_of_tokens_stays_text(text):
-    result, answers, _ = story("worth", num=4)
+    result, answers, _ = story("worth", num=5)
     plain, hostile = (Tree(page(result, answers, [mark_sheet(["1/0"], each)])) for each in ("plain", text))
     assert [tag for tag, _ in plain.elements] == [tag for tag, _ in hostile.elements]
 
@@ -252,3 +252,37 @@ def test_a_report_replaces_no_file_that_is_no_page(stored, capsys):
 def test_an_unknown_name_is_told(stored, capsys):
     assert run_cli(["report", "second", "--workspace", str(stored)]) == 2
     assert "evaluation.not-found" in capsys.readouterr().err
+
+
+def _colours(style):
+    """The colours of the light page and of the dark one, by name."""
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    read = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", part)) for part in (light, dark)]
+    return read[0], {**read[0], **read[1]}
+
+
+def _contrast(one, two):
+    """The contrast ratio of WCAG 2.2 between two colours."""
+
+    def luminance(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(one), luminance(two)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_text_and_bars_stand_out_from_the_paper(made, scheme):
+    colours = _colours(re.search(r"<style>(.*?)</style>", made[2], re.DOTALL)[1])[scheme]
+    for ink in ("ink", "muted", "link", "pen", "right", "wrong"):
+        for paper in ("paper", "soft"):
+            assert _contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper)
+    assert _contrast(colours["unseen-ink"], colours["unseen"]) >= 4.5
+    assert _contrast(colours["ink"], colours["pen-2"]) >= 4.5
+    for bar in ("first", "second", "bad", "plain"):
+        assert _contrast(colours[bar], colours["paper"]) >= 3, bar
+    # the two sides of a bar differ also for who sees no colour, as the hatched part between them does
+    assert _contrast(colours["first"], colours["good"]) >= 1.5

@@ -17,6 +17,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")]
 
+OWN = ("file:", "blob:")
 WIDTHS = (360, 1024, 1440)
 # Elements that stick out to the right, but for those within a table that scrolls by itself.
 STICKING_OUT = """() => [...document.querySelectorAll('body *')].filter((element) => {
@@ -53,7 +54,7 @@ def view(browser, pages):
         context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
         contexts.append(context)
         shown = context.new_page()
-        shown.on("request", lambda request: told.append(request.url) if request.url[:5] not in ("file:", "blob:") else 0)
+        shown.on("request", lambda request: told.extend(url for url in [request.url] if url[:5] not in OWN))
         shown.on("console", lambda message: told.append(message.text))
         shown.on("pageerror", lambda error: told.append(str(error)))
         shown.on("dialog", lambda dialog: told.append(dialog.message))

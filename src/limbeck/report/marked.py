@@ -1,4 +1,4 @@
-"""Marked answers as a page shows them: running text with its worst places, and what each model would have said there."""
+"""Marked answers as a page shows them: running text with its worst places, and what each model says there."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def _parts(answer: MarkedAnswer, marks: list[Mark]) -> Iterator[tuple[str, Note 
 def _note(answer: MarkedAnswer, mark: Mark, number: int) -> Note:
     place = mark.position
     written_id = int(answer.token_ids[place])
-    written = answer.piece(place).shown, math.exp(answer.teacher_logp[place]), math.exp(answer.student_logp[place]), True
+    teacher, student = math.exp(answer.teacher_logp[place]), math.exp(answer.student_logp[place])
+    written = answer.piece(place).shown, teacher, student, True
     others: list[tuple[str, float, float, bool]] = [
         (each.piece.shown, math.exp(each.teacher_logp), math.exp(each.student_logp), False)
         for each in answer.candidates(place)
@@ -102,8 +103,8 @@ def _note(answer: MarkedAnswer, mark: Mark, number: int) -> Note:
         turning_point=mark.turning_point,
         nats=mark.nats,
         written=written[0],
-        student=written[2],
-        teacher=written[1],
+        student=student,
+        teacher=teacher,
         teacher_rank=int(answer.teacher_rank[place]),
         teacher_text=shown[0][0],
         teacher_best=shown[0][1],

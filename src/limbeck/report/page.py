@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from markupsafe import Markup, escape
 
 from limbeck.console import visible
 from limbeck.errors import UsageError
-from limbeck.report.marked import LEADING_SPACE, sheets
+from limbeck.report.marked import LEADING_SPACE, Sheet, sheets
 from limbeck.report.rows import Row, Rows, collect, label
 from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
 from limbeck.runs.lines import write_text
@@ -99,6 +100,7 @@ def page(
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     decision = (result["verdict"] or {}).get("decision")
     return templates.get_template("report.html").render(
+        long_characters=LONG_CHARACTERS,
         result=result,
         question=QUESTIONS[result["kind"]],
         headline=DECISIONS.get(decision, decision.capitalize()) if decision else f"{len(models)} models compared",
@@ -109,13 +111,14 @@ def page(
         marked=marked,
         marked_keys={sheet.key: number for number, sheet in reversed(list(enumerate(marked, start=1)))},
         row_numbers={row.key: row.number for row in rows.rows},
-        style=Markup(style),  # noqa: S704 - ours, and made from numbers
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),  # ours, and made from numbers
+        script=Markup(script),
         policy=policy(style, script),
-        data=_data({"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(one) for one in marked]}),
+        data=_data(result, rows, marked),
     )
 
 
+@cache
 def environment() -> Environment:
     """The templates and their filters, for every page that Limbeck makes."""
     made = Environment(
@@ -125,8 +128,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"show": show, "points": points, "share": share, "short": short, "word": word, "path": path}
-    made.globals["LONG_CHARACTERS"] = LONG_CHARACTERS
+    made.filters |= {
+        "show": show,
+        "points": points,
+        "share": share,
+        "short": short,
+        "plain": plain,
+        "word": word,
+        "path": path,
+    }
     return made
 
 
@@ -146,6 +156,11 @@ def show(text: object) -> Markup:
         for piece, unseen in visible(str(text))
     )
     return Markup("").join(parts)
+
+
+def plain(text: object) -> str:
+    """The same for a place that takes no elements: a title or a label."""
+    return "".join(piece for piece, _ in visible(str(text)))
 
 
 def word(token: str) -> Markup:
@@ -187,12 +202,13 @@ def _filters(rows: Rows, aliases: Sequence[str]) -> list[tuple[str, str, int]]:
     return [(rows.ids[name], label, rows.size(*name)) for label, name in offered if name in rows.ids]
 
 
-def _data(data: Mapping[str, Any]) -> Markup:
-    """JSON that cannot end its element, and is ASCII."""
+def _data(result: Mapping[str, Any], rows: Rows, marked: Sequence[Sheet]) -> Markup:
+    """Everything on the page as JSON that cannot end its element, and is ASCII."""
+    data = {"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(sheet) for sheet in marked]}
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - holds no character that means something to HTML
+    return Markup(text)  # holds no character that means something to HTML
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -88,7 +88,7 @@ PLAIN_SHAPE = shape(page(*with_answer("plain")))
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.text(st.one_of(st.characters(), st.sampled_from("<>&\"'`{%}#/\\=\0\x1b\u202e\ud800")), min_size=1, max_size=60))
+@given(st.text(st.characters() | st.sampled_from("<>&\"'`{%}#/\\=\0\x1b\u202e\ud800"), min_size=1, max_size=60))
 def test_no_text_changes_the_page_around_it(text):
     if not text.strip():
         return
@@ -148,7 +148,7 @@ def test_every_link_leads_somewhere_and_every_id_is_there_once(kind):
     assert len(ids) == len(set(ids))
     links = [link["href"][1:] for link in tree.named("a")]
     assert set(links) <= set(ids)
-    assert len(links) > 500
+    assert len(links) > 200  # each row has one to itself
 
 
 def test_the_rows_behind_a_number_are_as_many_as_it_says(made):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = (
     *("demo", "worth", "train", "eval", "resume", "answers", "check"),
     *("recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "lineage", "chat", "mark", "export", "doctor"),
+    *("runs", "show", "lineage", "chat", "mark", "report", "export", "doctor"),
 )
 
 

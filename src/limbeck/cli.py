@@ -289,6 +289,21 @@ def mark(
 
 
 @app.command
+def report(
+    evaluation: Annotated[str, Parameter(help="Its name or folder; or a run, for the newest evaluation of it.")],
+    *,
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="The page to write; left out, NAME.html here.")
+    ] = None,
+    workspace: Workspace = Path(),
+) -> None:
+    """Write an evaluation as one page for a browser: verdict, models, slices, all rows side by side, marks."""
+    from limbeck.report.page import write_page
+
+    Printer().say(f"{write_page(evaluation, workspace, output)} holds the report; it needs no network.")
+
+
+@app.command
 def export(
     run: RunName,
     *,

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO, TypeGuard
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from limbeck.errors import LimbeckError
 
-__all__ = ["PLAIN_WIDTH", "Printer", "encodable", "is_interactive", "is_number", "print_text", "safe"]
+__all__ = ["PLAIN_WIDTH", "Printer", "encodable", "is_interactive", "is_number", "print_text", "safe", "visible"]
 
 PLAIN_WIDTH = 80
 _UNLIMITED_WIDTH = 1_000_000  # a pipe gets lines and tables as wide as they are
@@ -49,6 +49,7 @@ _VISIBLE = f"[^\x00-\xa0{_INVISIBLE}{_JOINERS}{_SELECTORS}]"
 _SHOWN_AS_ESCAPES = re.compile(
     f"[{_INVISIBLE}]|(?<!{_VISIBLE})[{_SELECTORS}](?!\u20e3)|(?<!{_VISIBLE})(?<!{_VISIBLE}[{_SELECTORS}])[{_JOINERS}]"
 )
+_UNSEEN = re.compile(f"{_CONTROLS.pattern}|{_SHOWN_AS_ESCAPES.pattern}")
 
 
 def safe(text: str) -> str:
@@ -59,6 +60,22 @@ def safe(text: str) -> str:
     """
     plain = _CONTROLS.sub("", _SEQUENCES.sub("", text.replace("\r\n", "\n")))
     return _SHOWN_AS_ESCAPES.sub(_escape, plain)
+
+
+def visible(text: str) -> Iterator[tuple[str, bool]]:
+    """`text` in pieces for a page: what can be seen as it is (False), and escapes for single characters that cannot.
+
+    Control characters are shown too, where `safe` drops them: a page has no terminal that would obey them.
+    """
+    end = 0
+    text = text.replace("\r\n", "\n")
+    for match in _UNSEEN.finditer(text):
+        if match.start() > end:
+            yield text[end : match.start()], False
+        yield _escape(match), True
+        end = match.end()
+    if end < len(text):
+        yield text[end:], False
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
+from limbeck.report.page import write_page
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.off_policy import objective_of
 from limbeck.runs.evaluations import Evaluation
@@ -25,7 +26,8 @@ from limbeck.runs.marks import MarkSheet, worst_marks
 from limbeck.runs.store import Run, find_run
 
 __all__ = [
-    *("answers", "chat", "check", "demo", "doctor", "evaluate", "export", "mark", "plan", "resume", "train", "worth"),
+    *("answers", "chat", "check", "demo", "doctor", "evaluate", "export", "mark", "plan", "report", "resume"),
+    *("train", "worth"),
 ]
 
 WATCHED = (
@@ -199,6 +201,11 @@ def export(
     """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here."""
     found = find_run(str(run), Path(workspace))
     return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
+
+
+def report(evaluation: str, output: str | Path | None = None, *, workspace: str | Path = ".") -> Path:
+    """Write an evaluation, or the newest one of a run, as one page for a browser, by default to NAME.html here."""
+    return write_page(evaluation, Path(workspace), None if output is None else Path(output))
 
 
 def doctor() -> tuple[dict[str, object], dict[str, str]]:

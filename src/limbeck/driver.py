@@ -7,20 +7,14 @@ records. A run that ends for any reason says so in its last event: done, failed 
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import torch
-
 from limbeck.data.chat import Prompt
-from limbeck.errors import LimbeckError, Refusal, Stopped
+from limbeck.errors import Refusal
 from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.machine import Machine
@@ -36,7 +30,6 @@ from limbeck.routes import Lesson, train
 from limbeck.routes.off_policy import describe_objective, few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
-from limbeck.runs.lines import write_failed
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.store import Run, current_events, runs_folder
 from limbeck.teachers.local import LocalTeacher
@@ -51,12 +44,11 @@ from limbeck.training.checkpoint import (
 )
 from limbeck.training.material import Material
 from limbeck.training.provenance import provenance_of, store_prompts, worth_notes, writing_notes
+from limbeck.training.session import Listener, Log, ending, stop_signals, stopped
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["answer_run", "resume_run", "stages_at_start", "train_run", "train_stages"]
-
-Listener = Callable[[Mapping[str, object]], None]
 
 
 def train_run(
@@ -75,7 +67,7 @@ def train_run(
     """
     recipe = loaded.recipe
     machine, material = _prepare(recipe)
-    with Run.create(Path(recipe.workspace), recipe.name) as run, _ending(_Log(run, listen)) as log:
+    with Run.create(Path(recipe.workspace), recipe.name) as run, ending(Log(run, listen)) as log:
         _drive(run, log, recipe, material, machine, watch, None)
     return run
 
@@ -134,7 +126,7 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     workspace = Path(recipe.workspace)
     begun = Run(runs_folder(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
-    with begun if goes_on else Run.create(workspace, name) as run, _ending(_Log(run, listen)) as log:
+    with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
         models = load_models(material, recipe, machine)
         write_recipe(run.recipe_path, recipe)
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
@@ -161,7 +153,7 @@ def resume_run(
         )
     recipe = load_recipe(run.recipe_path, [], {}).recipe
     machine, material = _prepare(recipe, _first_start(run)["machine"]["matmul_precision"])
-    with run, _ending(_Log(run, listen)) as log:
+    with run, ending(Log(run, listen)) as log:
         _drive(run, log, recipe, material, machine, watch, checkpoint)
     return run
 
@@ -174,43 +166,9 @@ def _prepare(recipe: Recipe, matmul_precision: str | None = None) -> tuple[Machi
     return plan.machine, plan.material
 
 
-@contextmanager
-def _ending(log: _Log) -> Generator[_Log]:
-    """Whatever ends a run before its last step is the last event of its log."""
-    try:
-        yield log
-    except Stopped as stopped:
-        log.write("stopped", text=str(stopped), code=stopped.code)
-        raise
-    except KeyboardInterrupt:
-        log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
-        raise
-    except (torch.OutOfMemoryError, OSError) as error:
-        stopped = write_failed(log.run.path, error) if isinstance(error, OSError) else _out_of_memory(error)
-        log.write("stopped", text=str(stopped), code=stopped.code)
-        raise stopped from error
-    except LimbeckError as error:
-        log.write("failed", text=str(error), code=error.code)
-        raise
-    except BaseException as error:
-        log.write("failed", text=f"{type(error).__name__}: {error}", code="unexpected")
-        raise
-
-
-@dataclass(frozen=True)
-class _Log:
-    run: Run
-    listen: Listener
-
-    def write(self, kind: str, **fields: object) -> None:
-        event = {"kind": kind, **fields}
-        self.run.append_event(event)
-        self.listen(event)
-
-
 def _drive(
     run: Run,
-    log: _Log,
+    log: Log,
     recipe: Recipe,
     material: Material,
     machine: Machine,
@@ -239,7 +197,7 @@ def _drive(
     if not recipe.scores:
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
-    with _stop_signals(log) as stop_asked:
+    with stop_signals(log) as stop_asked:
         if _is_due(state.step, recipe) and state.step not in {event["step"] for event in _evaluations(run)}:
             _evaluate(run, log, recipe, material, state, lesson, held_out)  # else it was done before the run stopped
         for record in train(state, lesson, recipe):
@@ -251,13 +209,13 @@ def _drive(
             if due or stop_asked():
                 save_checkpoint(run.checkpoints_path, state, kept_step=_kept_step(run, recipe))
             if stop_asked() and not last:
-                raise _stopped(run, record.step, recipe.steps)
+                raise stopped(run, record.step, recipe.steps)
             if due:
                 _evaluate(run, log, recipe, material, state, lesson, held_out)
         _hand_over(run, log, recipe, material, state)
 
 
-def _hand_over(run: Run, log: _Log, recipe: Recipe, material: Material, state: TrainState) -> None:
+def _hand_over(run: Run, log: Log, recipe: Recipe, material: Material, state: TrainState) -> None:
     """Save the student of the last step, or of the one that the recipe says to keep."""
     log.write("phase", phase="saving the model")
     kept_step = _kept_step(run, recipe) or state.step
@@ -293,15 +251,6 @@ def _kept_step(run: Run, recipe: Recipe) -> int | None:
     return best_step(_evaluations(run)) if recipe.keep == "best" else None
 
 
-def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
-    return Stopped(
-        "run.out-of-memory",
-        given=f"The device ran out of memory: {str(error).splitlines()[0]}",
-        needed="A step needs its answers, activations and logits in memory at once.",
-        fix="Set micro_batch_tokens, slots or chunk_tokens lower; results do not change with them.",
-    )
-
-
 def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
     first = _first_start(run)
@@ -323,15 +272,6 @@ def _first_start(run: Run) -> Mapping[str, Any]:
     return next(event for event in run.read_events() if event["kind"] == "start")
 
 
-def _stopped(run: Run, step: int, steps: int) -> Stopped:
-    return Stopped(
-        "run.stopped",
-        given=f"The run was asked to stop and did after step {step} of {steps}.",
-        needed="Nothing is lost: the student and the optimizer of that step are saved.",
-        fix=f"limbeck resume {run.path} goes on from there.",
-    )
-
-
 # ------------------------------------------------------------------------------------------------ lesson and evaluation
 
 
@@ -346,7 +286,7 @@ def _notes(
     yield from () if checkpoint is None else checkpoint.passed_over
 
 
-def _lesson(run: Run, log: _Log, recipe: Recipe, material: Material, models: Models) -> Lesson:
+def _lesson(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> Lesson:
     """What the route learns from."""
     targets = material.targets
     if recipe.answers_written:
@@ -357,7 +297,7 @@ def _lesson(run: Run, log: _Log, recipe: Recipe, material: Material, models: Mod
 
 
 def _evaluate(
-    run: Run, log: _Log, recipe: Recipe, material: Material, state: TrainState, lesson: Lesson, held_out: HeldOut
+    run: Run, log: Log, recipe: Recipe, material: Material, state: TrainState, lesson: Lesson, held_out: HeldOut
 ) -> None:
     """Measure the objective on the fixed text and on text that the student writes now."""
     log.write("phase", phase="evaluating")
@@ -380,7 +320,7 @@ def _evaluate(
 
 def _mark(
     run: Run,
-    log: _Log,
+    log: Log,
     recipe: Recipe,
     state: TrainState,
     teacher: Teacher,
@@ -413,28 +353,3 @@ def _step_fields(record: StepRecord, models: Models) -> dict[str, object]:
         "updating_tokens_per_s": num_read / record.update_s,
         "memory_bytes": max(record.peak_bytes.values()),
     }
-
-
-# -------------------------------------------------------------------------------------------------------------- signals
-
-
-@contextmanager
-def _stop_signals(log: _Log) -> Generator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks for a stop after the step; the second one interrupts at once."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread may take signals
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        log.listen({"kind": "note", "text": "Stopping after this step; once more interrupts at once and loses it."})
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -26,8 +26,19 @@ from limbeck.runs.marks import MarkSheet, worst_marks
 from limbeck.runs.store import Run, find_run
 
 __all__ = [
-    *("answers", "chat", "check", "demo", "doctor", "evaluate", "export", "mark", "plan", "report", "resume"),
-    *("train", "worth"),
+    "answers",
+    "chat",
+    "check",
+    "demo",
+    "doctor",
+    "evaluate",
+    "export",
+    "mark",
+    "plan",
+    "report",
+    "resume",
+    "train",
+    "worth",
 ]
 
 WATCHED = (

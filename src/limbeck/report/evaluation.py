@@ -153,7 +153,7 @@ def _number(values: Mapping[str, float] | None, name: str) -> str:
 
 
 def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _cost(cost: Mapping[str, Any] | None) -> str:

@@ -18,14 +18,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import Table, about_here, figure, finish
 
-from limbeck.demo.story import measure
-from limbeck.demo.task import write_prompts
+from limbeck.demo.task import grade, write_prompts
+from limbeck.evaluation.answers import answer_prompts, text_of
 from limbeck.evaluation.statistics import gap_recovered
+from limbeck.models.load import load_model
+from limbeck.models.refs import parse_ref
 from limbeck.recipe.files import load_recipe
+from limbeck.recipe.schema import Recipe
+from limbeck.rollouts.engine import Engine
 from limbeck.runs.store import Run
-from limbeck.training.material import prepare_material
+from limbeck.training.material import Material, prepare_material
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes" / "demo"
@@ -60,6 +65,17 @@ def train(recipe: str, folder: Path, /, **settings: object) -> tuple[Run, list[d
     return Run.open(folder / "runs" / str(settings["name"])), events
 
 
+def right_answers(folder: Path, material: Material, recipe: Recipe) -> tuple[bool, ...]:
+    """Which held-out messages a model answers exactly, greedy."""
+    ref = parse_ref(str(folder), workspace=Path())
+    model = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device("cpu"))
+    model = model.with_vocabulary(material.vocabulary.num_shared)
+    engine = Engine(model, stop_ids=material.stop.ids, pad_id=material.pad_id, num_slots=2 * recipe.slots)
+    prompts = material.held_out.prompts
+    answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
+    return tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", default="64,256,1024")
@@ -79,17 +95,17 @@ def compare(folder: Path, counts: list[int], steps: int) -> tuple[list[Table], d
     shared = {"held_out": str(held_out), "workspace": str(folder), "evaluate_every": 10_000}
     recipe = load_recipe(RECIPES / "on_policy.yaml", [f"prompts={folder / 'prompts.jsonl'}", *_set(shared)], {}).recipe
     material = prepare_material(recipe)
-    plain, teacher = (measure(str(MODELS / side), material, recipe) for side in ("student", "teacher"))
+    plain, teacher = (right_answers(MODELS / side, material, recipe) for side in ("student", "teacher"))
     sizes = {side: _num_weights(MODELS / side) for side in ("student", "teacher")}
     results: dict[str, Any] = {}
 
     def judge(name: str, route: str, **settings: object) -> tuple[str, ...]:
         run, events = train(route, folder, name=name, **shared, **settings)
-        after = measure(str(run.model_path), material, recipe)
-        found = gap_recovered(plain.right, teacher.right, after.right)
+        after = right_answers(run.model_path, material, recipe)
+        found = gap_recovered(plain, teacher, after)
         steps_done = [event for event in events if event["kind"] == "step"]
         peak = max(event["memory_bytes"] for event in steps_done)
-        exact = after.exact
+        exact = share(after)
         results[name] = {
             "exact": exact.estimate,
             "gap": found and found.estimate,

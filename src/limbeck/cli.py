@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -20,6 +20,9 @@ from limbeck import __version__
 from limbeck.console import Printer
 from limbeck.errors import LimbeckError, UsageError
 from limbeck.recipe.evaluating import Evaluating, check_limit
+
+if TYPE_CHECKING:
+    from limbeck.runs.evaluations import Evaluation
 
 __all__ = ["app", "main"]
 
@@ -79,7 +82,7 @@ def worth(
     from limbeck import verbs
 
     found = verbs.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
-    _show_result(found.result(), as_json, fail_under)
+    _show_result(found, as_json, fail_under)
 
 
 @app.command(name="eval")
@@ -97,7 +100,7 @@ def evaluate(
     found = verbs.evaluate(
         *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
     )
-    _show_result(found.result(), as_json, fail_under)
+    _show_result(found, as_json, fail_under)
 
 
 @app.command
@@ -340,13 +343,14 @@ def _progress(as_json: bool) -> Callable[[Mapping[str, object]], None]:
     return _print_json if as_json else lambda event: printer.progress(f"{event['phase']} ...")
 
 
-def _show_result(result: Mapping[str, Any], as_json: bool, fail_under: str | None) -> None:
+def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> None:
     from limbeck.report.evaluation import show_evaluation
 
+    result, is_here = found.result(), found.path.resolve().parents[1] == Path.cwd()
     if as_json:
         _print_json({"event": "result", **result})
     else:
-        show_evaluation(Printer(), result)
+        show_evaluation(Printer(), result, found.name if is_here else str(found.path))
     if fail_under is not None:
         check_limit(fail_under, result)
 

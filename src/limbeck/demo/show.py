@@ -23,7 +23,7 @@ def show_demo(printer: Printer, result: DemoResult) -> None:
     """Both verdicts, three answers side by side, and where everything lies."""
     printer.rule("Is it worth it?")
     printer.say(result.worth.result()["verdict"]["words"][0], style="bold")
-    show_evaluation(printer, result.after.result())
+    show_evaluation(printer, result.after.result(), str(result.after.path))
     printer.rule("Three of them, side by side")
     for rows in examples_to_show(result.after):
         printer.say(rows["student"]["messages"][-1]["content"], style="bold")

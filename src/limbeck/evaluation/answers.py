@@ -24,7 +24,7 @@ from limbeck.rollouts.request import Completion, Request, Written, prompt_reques
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 
-__all__ = ["Answering", "answer_prompts", "answer_side", "labels_of", "load_side", "text_of"]
+__all__ = ["Answering", "answer_prompts", "answer_row", "answer_side", "labels_of", "load_side", "text_of"]
 
 CHUNKS_PER_SLOT = 4
 MAX_LABEL_LENGTH = 80
@@ -144,25 +144,36 @@ def _answer_chunk(
     for row, (prompt, (_, key, sample)) in enumerate(zip(prompts, asked, strict=True)):
         ids = tuple(event.token for event in written[row])
         done = Completion(ids, (), written[row][-1].end == "limit")
-        yield {
-            "key": key,
-            "source": prompt.source,
-            "occurrence": int(key.rpartition("/")[2]),
-            "sample": sample,
-            "prompt": prompt.text,
-            "messages": [asdict(turn) for turn in prompt.messages],
-            "answer": text_of(engine, done),
-            "ids": list(ids),
-            "cut_off": done.cut_off,
-            "failure": None,
-            "length": len(ids),
-            "num_prompt_tokens": len(prompt.ids),
-            "seconds": ended[row] - begun[row],
-            "engine_s": engine_s,
-            "grade": None,
-            "grade_reason": None,
-            "labels": labels_of(prompt),
-        }
+        yield answer_row(
+            prompt,
+            key,
+            sample,
+            answer=text_of(engine, done),
+            ids=list(ids),
+            cut_off=done.cut_off,
+            length=len(ids),
+            num_prompt_tokens=len(prompt.ids),
+            seconds=ended[row] - begun[row],
+            engine_s=engine_s,
+        )
+
+
+def answer_row(prompt: Prompt, key: str, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
+    """An answer as it is stored, before it is graded; None for what is not known of it."""
+    return {
+        "key": key,
+        "source": prompt.source,
+        "occurrence": int(key.rpartition("/")[2]),
+        "sample": sample,
+        "prompt": prompt.text,
+        "messages": [asdict(turn) for turn in prompt.messages],
+        **dict.fromkeys(("answer", "ids", "failure", "length", "num_prompt_tokens", "seconds", "engine_s")),
+        "cut_off": cut_off,
+        **found,
+        "grade": None,
+        "grade_reason": None,
+        "labels": labels_of(prompt),
+    }
 
 
 def labels_of(prompt: Prompt) -> dict[str, str]:

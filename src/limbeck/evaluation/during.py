@@ -79,8 +79,8 @@ def evaluate(
         "step": state.step,
         "teacher_text_loss": None if on_fixed.divergence is None else on_fixed.divergence.estimate,
         "student_text_loss": None if on_fresh.divergence is None else on_fresh.divergence.estimate,
-        "fixed_teacher_text": asdict(on_fixed),
-        "fresh_student_text": asdict(on_fresh),
+        "fixed_teacher_text": on_fixed.as_event(),
+        "fresh_student_text": on_fresh.as_event(),
     }
     rows = answer_rows(state.engine, held_out.prompts, fresh)
     measure = choose_measure(held_out.prompts, recipe.grader)

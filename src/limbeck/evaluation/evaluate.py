@@ -8,42 +8,40 @@ compare   any models on a file of prompts
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from limbeck.data.chat import keys_of, prompts_hash
+from limbeck.data.chat import prompts_hash
 from limbeck.data.rows import Row, read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.answers import Answering, Log, answer_side, load_side
+from limbeck.evaluation.answers import Answering, Log, answer_side
+from limbeck.evaluation.behind_api import answer_hosted, hosted_settings, settings_of_recipe
+from limbeck.evaluation.distance import distances
 from limbeck.evaluation.graders import chrf
 from limbeck.evaluation.grading import Measure, choose_measure, grade_answers
-from limbeck.evaluation.held_out import TextMeasure, measure_text
-from limbeck.evaluation.result import Evaluated, result_of
-from limbeck.evaluation.sides import Named, Role, Side, make_sides
+from limbeck.evaluation.judging import ALIAS, find_judge, judge_pairs
+from limbeck.evaluation.result import Evaluated, compared_pairs, result_of
+from limbeck.evaluation.sides import Named, Role, Side, all_sides
 from limbeck.machine import use_machine
 from limbeck.models.refs import parse_ref
-from limbeck.objectives.objective import Objective
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.recipe.grader import GraderSettings
 from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.request import Completion
 from limbeck.runs.evaluations import Evaluation, open_evaluation
 from limbeck.runs.store import Run
-from limbeck.teachers.local import LocalTeacher
 
 __all__ = ["evaluate_models", "evaluate_run", "worth_of"]
 
 DEFAULT_MAX_TOKENS, DEFAULT_SLOTS = 512, 32
-READ_TOKENS, CHUNK_TOKENS = 4096, 512
 ROLES: tuple[Role, ...] = ("teacher", "student", "distilled")
 
 
 @dataclass(frozen=True)
 class _Question:
-    """What is asked of whom; `next_commands` are what a verdict points at."""
+    """What is asked of whom; `commands` are what a verdict points at, `hosted` the recipe's words on a judge's API."""
 
     kind: Literal["worth", "after", "compare"]
     named: tuple[Named, ...]
@@ -56,6 +54,7 @@ class _Question:
     rendering: Mapping[str, Any]
     device: str
     commands: Mapping[str, str]
+    hosted: Mapping[str, Any] = field(default_factory=dict)
 
 
 def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log) -> Evaluation:
@@ -90,7 +89,8 @@ def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, optio
         role: Role = next((each for each in ROLES if text.startswith(f"{each}=")), "model")
         alias = f"model-{number + 1}" if role == "model" else role
         model = text if role == "model" else text.partition("=")[2]
-        named.append(Named(alias, role, parse_ref(model, workspace=workspace)))
+        ref = parse_ref(model, workspace=workspace)
+        named.append(Named(alias, role, ref, hosted=hosted_settings(ref, alias, options)))
     if len({each.alias for each in named}) < len(named) or not named:
         raise UsageError(
             "evaluation.models",
@@ -123,22 +123,21 @@ def _of_recipe(
     options: Evaluating,
     commands: Mapping[str, str],
 ) -> _Question:
-    models: dict[Role, str | None] = {"student": recipe.student, "teacher": recipe.teacher, **more}
     rows = read_rows(Path(recipe.prompts)).rows
     held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
     limits = {"on-policy": recipe.max_practice_tokens, "off-policy": recipe.max_teacher_tokens}
     workspace = Path(recipe.workspace)
+    texts: dict[Role, str | None] = {"student": recipe.student, "teacher": recipe.teacher, **more}
+    models = [
+        (role, parse_ref(text, workspace=workspace), recipe.teacher_dtype if role == "teacher" else "float32")
+        for role, text in texts.items()
+        if text is not None
+    ]
     return _Question(
         kind=kind,
         named=tuple(
-            Named(
-                role,
-                role,
-                parse_ref(model, workspace=workspace),
-                recipe.teacher_dtype if role == "teacher" else "float32",
-            )
-            for role, model in models.items()
-            if model is not None
+            Named(role, role, ref, dtype, hosted_settings(ref, role, options, settings_of_recipe(recipe, role)))
+            for role, ref, dtype in models
         ),
         rows=split_held_out(rows, held_out).held_out,
         files=(recipe.held_out if isinstance(recipe.held_out, str) else recipe.prompts,),
@@ -154,15 +153,19 @@ def _of_recipe(
         },
         device=recipe.device,
         commands=commands,
+        hosted=settings_of_recipe(recipe, ALIAS),
     )
 
 
 def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     """Ask, grade, compare, decide; all of it is in the evaluation's folder at the end."""
-    sides = make_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
+    known = {each.alias for each in question.named if each.hosted is not None}
+    options.refuse_unused(known | ({ALIAS} if (options.judge or "").startswith("openai:") else set()))
+    sides = all_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
     prompts = sides[0].prompts
     measure = choose_measure(prompts, question.grader)
-    if measure.kind == "text":
+    judge = options.judge and find_judge(options, question.workspace, question.hosted, len(sides), question.slots)
+    if measure.kind == "text" and not judge:
         chrf("", "a")  # an extra that is missing is told now, and not after hours of answers
     answering = Answering(question.max_tokens, options.temperature, options.samples, options.seed, question.slots)
     about = {"files": list(question.files), "num": len(prompts), "hash": prompts_hash(prompts)}
@@ -176,20 +179,23 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     with open_evaluation(question.workspace, options.name, asked) as evaluation:
         evaluation.begin(asked)
         for side in sides:
-            answer_side(evaluation, side, answering, device, log)
+            if side.hosted is None:
+                answer_side(evaluation, side, answering, device, log)
+            else:
+                answer_hosted(evaluation, side, answering, log)
         log("phase", phase="grading")
-        _grade(evaluation, measure, sides)
+        _grade(evaluation, None if judge and measure.kind == "text" else measure, sides)
+        pairs = compared_pairs(question.kind, sides)
+        judged = judge_pairs(evaluation, judge, pairs, sides, device, log) if judge else {}
         log("phase", phase="comparing with the teacher, token by token")
-        measures = _divergences(evaluation, sides, device)
-        result = result_of(
-            Evaluated(evaluation, question.kind, tuple(sides), measure, measures, question.commands), options
-        )
-        evaluation.write_result(result)
+        measures = distances(evaluation, sides, device)
+        done = Evaluated(evaluation, question.kind, tuple(sides), measure, measures, question.commands, judged)
+        evaluation.write_result(result_of(done, options))
     return evaluation
 
 
-def _grade(evaluation: Evaluation, measure: Measure, sides: Sequence[Side]) -> None:
-    # the seam for a judge: it scores the stored answers of two sides, and its measure is of the kind "judge"
+def _grade(evaluation: Evaluation, measure: Measure | None, sides: Sequence[Side]) -> None:
+    """Each answer by itself. Without a measure (a judge sees pairs, and no grader fits) no answer has a grade."""
     teacher = next((side.alias for side in sides if side.role == "teacher"), None)
     texts = (
         {}
@@ -199,33 +205,9 @@ def _grade(evaluation: Evaluation, measure: Measure, sides: Sequence[Side]) -> N
     for side in sides:
         rows = evaluation.read_answers(side.alias)
         known = None if side.alias == teacher else texts
-        evaluation.write_answers(side.alias, grade_answers(measure, side.prompts, rows, known))
-
-
-def _divergences(evaluation: Evaluation, sides: Sequence[Side], device: str) -> dict[str, TextMeasure]:
-    """How far each model is from the teacher on its own answers, where the ids mean the same to both."""
-    teacher = next((side for side in sides if side.role == "teacher" and side.alike), None)
-    others = [side for side in sides if side.alike and side is not teacher]
-    if teacher is None or not others:
-        return {}
-    reads = LocalTeacher(load_side(teacher, device))
-    found: dict[str, TextMeasure] = {}
-    for side in others:
-        by_key = {row["key"]: row for row in evaluation.read_answers(side.alias) if row["sample"] == 0 and row["ids"]}
-        pairs = [
-            (prompt, by_key[key])
-            for prompt, key in zip(side.prompts, keys_of(side.prompts), strict=True)
-            if key in by_key
-        ]
-        if pairs:
-            found[side.alias] = measure_text(
-                load_side(side, device),
-                reads,
-                [prompt for prompt, _ in pairs],
-                [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for _, row in pairs],
-                Objective(),
-                max_tokens=READ_TOKENS,
-                pad_id=side.pad_id,
-                chunk_tokens=CHUNK_TOKENS,
-            )
-    return found
+        graded = (
+            [{**row, "grade": None, "grade_reason": row["failure"]} for row in rows]
+            if measure is None
+            else grade_answers(measure, side.prompts, rows, known)
+        )
+        evaluation.write_answers(side.alias, graded)

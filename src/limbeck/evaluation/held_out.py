@@ -13,7 +13,8 @@ Shapes  N = completion tokens of a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -37,7 +38,8 @@ class TextMeasure:
     """How far student and teacher are apart on a text. Nats per token; shares and lengths over answers.
 
     Without a teacher that scores, `divergence` is the cross-entropy of a given text and `agreement` the share of its
-    tokens that are the student's first choice; both are None for a text that the student wrote.
+    tokens that are the student's first choice; both are None for a text that the student wrote. `nats` is the mean
+    of each answer.
     """
 
     mean_length: float
@@ -48,6 +50,11 @@ class TextMeasure:
     agreement: float | None = None
     student_entropy: float | None = None
     teacher_entropy: float | None = None
+    nats: tuple[float, ...] = ()
+
+    def as_event(self) -> dict[str, Any]:
+        """What a run's log keeps of it."""
+        return {name: value for name, value in asdict(self).items() if name != "nats"}
 
 
 @torch.no_grad()
@@ -92,9 +99,11 @@ def measure_text(
         agreed += reading.agree_N.double().sum().item()
         student_entropy += reading.student_entropy_N.double().sum().item()
         teacher_entropy += reading.teacher_entropy_N.double().sum().item()
+    lengths = [len(answer.ids) for answer in answers]
     return replace(
         measure_lengths(answers),
-        divergence=mean_per_token(sums, [len(answer.ids) for answer in answers]),
+        divergence=mean_per_token(sums, lengths),
+        nats=tuple(total / length for total, length in zip(sums, lengths, strict=True)),
         agreement=agreed / num_tokens,
         student_entropy=student_entropy / num_tokens,
         teacher_entropy=None if teacher is None else teacher_entropy / num_tokens,

@@ -6,7 +6,7 @@ Everything here is read from the evaluation's folder and counted again each time
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import combinations
 from statistics import fmean
@@ -20,13 +20,14 @@ from limbeck.evaluation.comparison import Comparison, GradedModel, by_slice, com
 from limbeck.evaluation.graders import length_ratio
 from limbeck.evaluation.grading import Measure, graded_model
 from limbeck.evaluation.held_out import TextMeasure
+from limbeck.evaluation.judge import Judged, agreement
 from limbeck.evaluation.sides import Side
 from limbeck.evaluation.statistics import Interval, gap_recovered, mean_score
 from limbeck.evaluation.verdict import Decision, Verdict, after, before, words
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation
 
-__all__ = ["Evaluated", "result_of"]
+__all__ = ["Evaluated", "compared_pairs", "result_of"]
 
 MANY_CUT_OFF = 0.05
 _NEXT = {
@@ -43,7 +44,10 @@ _NEXT = {
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation whose answers are all there and graded."""
+    """An evaluation whose answers are all there and graded.
+
+    Where a judge compared pairs, `judged` has what it thinks and nothing else decides.
+    """
 
     evaluation: Evaluation
     kind: str
@@ -51,6 +55,12 @@ class Evaluated:
     measure: Measure
     divergences: Mapping[str, TextMeasure]
     commands: Mapping[str, str]
+    judged: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """The one measure that decides, as it is shown."""
+        return next((each.measure() for each in self.judged.values()), self.measure.describe())
 
 
 def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
@@ -58,21 +68,24 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
     asked, seed = done.evaluation.asked(), options.seed
     rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
     graded = {alias: graded_model(alias, each, asked["settings"]) for alias, each in rows.items()}
-    alike = {side.alias: side.alike for side in done.sides}
     notes = list(dict.fromkeys(note for side in done.sides for note in side.notes))
-    comparisons: dict[tuple[str, str], Comparison] = {}
-    for one, two in _pairs(done):
-        if _both_graded(graded[one], graded[two]):
-            other_template = not (alike[one] and alike[two])
-            comparisons[one, two] = compare(graded[one], graded[two], other_template=other_template, seed=seed)
-        elif done.measure.kind != "text":
-            notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both.")
-    recovered, reason = _recovered(graded, done.kind, seed)
+    notes += _told_by_judge(done, graded, seed)
+    scored = {pair: _scored(done, graded, pair) for pair in compared_pairs(done.kind, done.sides)}
+    alike = {side.alias for side in done.sides if side.alike}
+    comparisons = {
+        pair: compare(*both, other_template=not alike.issuperset(pair), seed=seed)
+        for pair, both in scored.items()
+        if _both_graded(*both)
+    }
+    kind = done.measured["kind"]
+    for one, two in scored.keys() - comparisons.keys() if kind != "text" else ():
+        notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both.")
+    recovered, reason = _recovered(done, graded, seed)
     verdict = _verdict(done, comparisons, recovered, options.band / 100)
     prices = options.prices()
     models = [_model(done, side, rows[side.alias], prices.get(side.alias), options, asked) for side in done.sides]
     notes += [note for model in models for note in _warnings(model)]
-    if done.measure.kind == "text":
+    if kind == "text":
         notes.append("Likeness is no verdict: give reference answers, --grader, or a judge, to know which is better.")
     return {
         "kind": done.kind,
@@ -82,26 +95,51 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
         "seed": seed,
         "prompts": asked["prompts"],
         "settings": asked["settings"],
-        "measure": done.measure.describe(),
+        "measure": done.measured,
         "models": models,
         "team_length": _team_length(done),
-        "comparisons": [asdict(each) for each in comparisons.values()],
+        "comparisons": [_shown(each, done.judged.get(pair)) for pair, each in comparisons.items()],
         "gap_recovered": recovered and asdict(recovered),
         "gap_recovered_reason": reason,
-        "slices": list(_slices(done, graded, rows, comparisons, options)),
+        "slices": list(_slices(done, {pair: scored[pair] for pair in comparisons}, rows, options)),
         "verdict": verdict and {**asdict(verdict), "words": words(verdict)},
         "next_step": _next_step(done, verdict),
         "notes": notes,
     }
 
 
-def _pairs(done: Evaluated) -> list[tuple[str, str]]:
+def compared_pairs(kind: str, sides: Sequence[Side]) -> list[tuple[str, str]]:
     """Who is compared with whom, the pair that decides first."""
-    if done.kind == "compare":
-        return list(combinations([side.alias for side in done.sides], 2))
+    if kind == "compare":
+        return list(combinations([side.alias for side in sides], 2))
     pairs = [("distilled", "student"), ("teacher", "distilled"), ("teacher", "student")]
-    aliases = {side.alias for side in done.sides}
+    aliases = {side.alias for side in sides}
     return [pair for pair in pairs if aliases.issuperset(pair)]
+
+
+def _scored(
+    done: Evaluated, graded: Mapping[str, GradedModel], pair: tuple[str, str]
+) -> tuple[GradedModel, GradedModel]:
+    """Both models with what decides between them: grades, or a judge's preferences and no grade."""
+    first, second = (graded[alias] for alias in pair)
+    return done.judged[pair].models(first, second) if pair in done.judged else (first, second)
+
+
+def _told_by_judge(done: Evaluated, graded: Mapping[str, GradedModel], seed: int) -> Iterator[str]:
+    """What is known of the judge, and how far it agrees with the grader of the rows, if they have one."""
+    for (one, two), judged in done.judged.items():
+        yield from (f"{one} and {two}: {note}" for note in judged.notes())
+        if done.measure.kind == "grader":
+            agreed = agreement(judged, graded[one], graded[two], seed=seed)
+            numbers = agreed and f"{agreed.estimate:.2f} ({agreed.low:.2f} to {agreed.high:.2f}, {agreed.n} prompts)"
+            told = f"{one} and {two}: judge and grader {done.measure.name} agree beyond chance (Cohen's kappa)"
+            yield f"{told} by {numbers or 'an undefined amount: they tell nothing apart'}."
+
+
+def _shown(compared: Comparison, judged: Judged | None) -> dict[str, object]:
+    """The comparison; with the judge's preference for the first model by prompt, which stands in no answer's grade."""
+    preferences = judged and {key: grade.value for key, grade in judged.grades.items()}
+    return {**asdict(compared), "preferences": preferences}
 
 
 def _both_graded(one: GradedModel, two: GradedModel) -> bool:
@@ -109,10 +147,12 @@ def _both_graded(one: GradedModel, two: GradedModel) -> bool:
     return bool(graded[0] & graded[1])
 
 
-def _recovered(graded: Mapping[str, GradedModel], kind: str, seed: int) -> tuple[Interval | None, str | None]:
+def _recovered(done: Evaluated, graded: Mapping[str, GradedModel], seed: int) -> tuple[Interval | None, str | None]:
     """The share of the gap that distilling closed, or why there is none."""
-    if kind != "after" or not {"student", "teacher", "distilled"} <= graded.keys():
+    if done.kind != "after" or not {"student", "teacher", "distilled"} <= graded.keys():
         return None, None
+    if done.judged:
+        return None, "undefined: preferences within pairs are on no common scale"
     sides = [graded[alias] for alias in ("student", "teacher", "distilled")]
     if not (_both_graded(sides[0], sides[1]) and _both_graded(sides[1], sides[2])):
         return None, "undefined: the teacher's answers are not graded"
@@ -124,7 +164,7 @@ def _verdict(
     done: Evaluated, comparisons: Mapping[tuple[str, str], Comparison], recovered: Interval | None, band: float
 ) -> Verdict | None:
     """Likeness of letters does not tell which of two answers is better, so nothing is decided on it."""
-    if done.measure.kind == "text":
+    if done.measured["kind"] == "text":
         return None
     gap, gain = comparisons.get(("teacher", "student")), comparisons.get(("distilled", "student"))
     left = comparisons.get(("teacher", "distilled"))
@@ -135,7 +175,7 @@ def _verdict(
 
 def _next_step(done: Evaluated, verdict: Verdict | None) -> dict[str, str]:
     if verdict is None:
-        if done.measure.kind == "text":
+        if done.measured["kind"] == "text":
             return {"text": "Say how an answer is judged.", "command": f"{done.commands['again']} --grader NAME"}
         return {"text": "", "command": ""}
     text, command = _NEXT[verdict.decision]
@@ -156,16 +196,20 @@ def _model(
     lengths = [row["length"] for row in answered if row["length"] is not None]
     seconds = [row["seconds"] for row in answered if row["seconds"] is not None]
     engine_s = sum(row["engine_s"] for row in answered if row["engine_s"] is not None)
-    scores = [each.grade.value for each in graded_model(side.alias, rows, {}).answers if each.grade.value is not None]
+    graded = () if done.judged else graded_model(side.alias, rows, {}).answers
+    scores = [each.grade.value for each in graded if each.grade.value is not None]
     cost = None
-    if price is not None and lengths:
-        num_read = fmean(row["num_prompt_tokens"] for row in answered)
+    if price is None and side.hosted is not None and None not in (side.hosted.input_price, side.hosted.output_price):
+        price = ((side.hosted.input_price or 0) / 1000, (side.hosted.output_price or 0) / 1000)  # theirs: per million
+    reads = [row["num_prompt_tokens"] for row in answered if row["num_prompt_tokens"] is not None]
+    if price is not None and lengths and reads:
+        num_read = fmean(reads)
         cost = {"amount": num_read * price[0] + fmean(lengths) * price[1], "currency": options.currency}
     distance = done.divergences.get(side.alias)
     return {
         "alias": side.alias,
         "role": side.role,
-        "ref": side.ref.text,
+        "ref": side.name,
         "weights": asked["facts"][side.alias]["weights"],
         "dtype": side.dtype,
         "score": asdict(mean_score(scores, seed=options.seed)) if scores else None,
@@ -215,16 +259,15 @@ def _team_length(done: Evaluated) -> dict[str, float] | None:
 
 def _slices(
     done: Evaluated,
-    graded: Mapping[str, GradedModel],
+    compared: Mapping[tuple[str, str], tuple[GradedModel, GradedModel]],
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
-    comparisons: Mapping[tuple[str, str], Comparison],
     options: Evaluating,
 ) -> Iterator[dict[str, object]]:
     """The difference of each compared pair within each value of the chosen columns."""
     for column in options.by:
         labels = {row["key"]: row["labels"][column] for row in rows[done.sides[0].alias] if column in row["labels"]}
-        for one, two in comparisons:
-            for value, interval in by_slice(graded[one], graded[two], labels, seed=options.seed).items():
+        for (one, two), both in compared.items():
+            for value, interval in by_slice(*both, labels, seed=options.seed).items():
                 found = {"column": column, "value": value, "first": one, "second": two}
                 yield {**found, "difference": asdict(interval)}
 

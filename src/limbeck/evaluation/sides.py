@@ -2,13 +2,15 @@
 
 Models that split text alike are asked in one template, that of the first of them, so that the very same text goes to
 all: a difference between two of them is then never one of formatting. A model of another family is asked in its own.
+A model behind a chat API gets messages, and its server writes them as it does.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -21,9 +23,10 @@ from limbeck.models.refs import ModelRef
 from limbeck.models.vocabulary import compare_vocabularies
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
+from limbeck.teachers.hosted import HostedSettings
 from limbeck.training.material import num_positions
 
-__all__ = ["Named", "Role", "Side", "make_sides", "run_of"]
+__all__ = ["Named", "Role", "Side", "all_sides", "make_sides", "own_options", "run_of"]
 
 Role = Literal["teacher", "student", "distilled", "model"]
 NO_LIMIT = 2**31
@@ -31,12 +34,19 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Named:
-    """A model of an evaluation before anything of it is read."""
+    """A model of an evaluation before anything of it is read; `hosted` is for one behind a chat API alone."""
 
     alias: str
     role: Role
     ref: ModelRef
     dtype: str = "float32"
+    hosted: HostedSettings | None = None
+
+    @property
+    def name(self) -> str:
+        """The reference, and where a hosted model is."""
+        where = self.hosted and (self.hosted.alias or self.hosted.base_url)
+        return f"{self.ref.text} at {where}" if where else self.ref.text
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,32 @@ class Side(Named):
         return getattr(torch, self.dtype)
 
 
+def all_sides(named: Sequence[Named], rows: Sequence[Row], **rendering: Any) -> list[Side]:
+    """`make_sides` of the models that are here; those behind a chat API get the same prompts as messages."""
+    here = [each for each in named if each.hosted is None]
+    sides = {side.alias: side for side in (make_sides(here, rows, **rendering) if here else [])}
+    asked = {each.source for each in (sides[here[0].alias].prompts if here else rows)}
+    prompts = tuple(
+        Prompt(
+            ids=(),
+            text=json.dumps([asdict(turn) for turn in row.messages], ensure_ascii=False),
+            messages=row.messages,
+            content_hash=row.content_hash,
+            occurrence=0,
+            source=row.source,
+            reference=row.reference,
+            extra=row.extra,
+            others=row.others,
+        )
+        for row in rows
+        if row.source in asked
+    )
+    note = "{} is behind a chat API and is asked by messages, in the template of its server."
+    return [
+        sides.get(each.alias) or Side(**vars(each), prompts=prompts, notes=(note.format(each.alias),)) for each in named
+    ]
+
+
 def make_sides(
     named: Sequence[Named],
     rows: Sequence[Row],
@@ -74,23 +110,23 @@ def make_sides(
         options: for the template; None takes those of the run that the first model is of, if it is of one.
 
     Raises:
-        Refusal: a model is behind an interface, which this version does not ask.
+        Refusal: a model is behind an interface that this version does not ask.
         ModelError: a prompt and an answer of `max_tokens` have no place in a model.
     """
-    _refuse_hosted(named)
+    _refuse_served(named)
     tokenizers = [load_tokenizer(each.ref) for each in named]
     first, tokenizer = named[0], tokenizers[0]
     teachers = [tokenizers[place] for place, each in enumerate(named) if each.role == "teacher"]
     names = {"student_name": first.ref.text, "teacher_name": "teacher"}
     shared = choose_template(template, tokenizer, teachers[0] if teachers else None, **names)
-    variables = dict(options if options is not None else _own_options(first.ref))
+    variables = dict(options if options is not None else own_options(first.ref))
     sides: list[Side] = []
     for each, own in zip(named, tokenizers, strict=True):
         num_shared = _num_shared(tokenizer, own, first.ref, each.ref)
         asked, given, notes = shared, variables, _template_note(each, own, shared) if num_shared else ()
         if num_shared is None:
             asked = choose_template("student", own, None, student_name=each.ref.text, teacher_name=each.ref.text)
-            given = dict(_own_options(each.ref))
+            given = dict(own_options(each.ref))
             notes = (f"{each.alias} splits text otherwise than {first.alias} and is asked in its own template.",)
         num_real = num_shared or _num_shared(own, own, each.ref, each.ref) or 0
         stop = stop_ids(own, load_generation_config(each.ref), asked, given)
@@ -120,7 +156,7 @@ def run_of(ref: ModelRef) -> Run | None:
     return Run(ref.path.parent if ref.weights is None else ref.weights.parents[2])
 
 
-def _own_options(ref: ModelRef) -> Mapping[str, object]:
+def own_options(ref: ModelRef) -> Mapping[str, object]:
     """A run's model is asked as it was trained: with the template options of its recipe."""
     run = run_of(ref)
     return {} if run is None else load_recipe(run.recipe_path, [], {}).recipe.template_options
@@ -144,15 +180,14 @@ def _num_shared(
         return None
 
 
-def _refuse_hosted(named: Sequence[Named]) -> None:
-    """The seam for models behind an interface: a side of theirs has messages alone, and another answers for it."""
+def _refuse_served(named: Sequence[Named]) -> None:
     for each in named:
-        if each.ref.kind in ("hosted", "served"):
+        if each.ref.kind == "served":
             raise Refusal(
                 "evaluation.not-offered",
-                given=f"{each.alias} is {each.ref.text}, a model behind an interface.",
-                needed="This version evaluates models whose weights this machine can hold.",
-                fix="Name a hub id, a folder, a .gguf file or run:NAME.",
+                given=f"{each.alias} is {each.ref.text}, a scoring server.",
+                needed="This version evaluates models whose weights this machine can hold, and chat APIs.",
+                fix="Name a hub id, a folder, a .gguf file, run:NAME or openai:MODEL.",
             )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,10 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 from limbeck.errors import Unmet, UsageError
 from limbeck.recipe.grader import GraderSettings, GraderText
 
-__all__ = ["Evaluating", "Prices", "check_limit"]
+__all__ = ["Evaluating", "Prices", "check_limit", "option_refused"]
 
 Prices = dict[str, tuple[float, float]]
 _MEASURED = {"worth": "gap", "after": "gain"}
+_FIELDS = "teacher_options."  # further fields of a request, as in a recipe
 
 
 @Parameter(name="*")
@@ -25,6 +27,11 @@ class Evaluating:
 
     name: Annotated[str | None, Parameter(help="Of the evaluation's folder; a stopped one goes on.")] = None
     grader: Annotated[str | None, Parameter(help="As in a recipe: a grader's name or module:function.")] = None
+    judge: Annotated[
+        str | None, Parameter(help="A model that compares answers in pairs; preferences then count, not grades.")
+    ] = None
+    rubric: Annotated[Path | None, Parameter(help="How the judge is asked: a jinja2 text; there is a default.")] = None
+    judge_tokens: Annotated[int, Parameter(help="The longest reply of the judge.")] = 64
     max_tokens: Annotated[int | None, Parameter(help="The longest answer; left out, the recipe's, else 512.")] = None
     temperature: Annotated[float, Parameter(help="0 takes the likeliest token, the same each time.")] = 0.0
     samples: Annotated[int, Parameter(help="Answers to each prompt; several need a temperature.")] = 1
@@ -41,14 +48,26 @@ class Evaluating:
         ),
     ] = ()
     currency: Annotated[str, Parameter(help="Of the prices.")] = "USD"
+    hosted: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="MODEL.KEY=VALUE for one at openai:, KEY as in a recipe's hosted: judge.max_calls=500.", negative=()
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
-        counts = [each for each in (self.samples, self.slots, self.max_tokens) if each is not None]
-        if min(counts) < 1 or self.band <= 0 or self.temperature < 0:
-            told = "samples, slots, max-tokens and band are above 0, and temperature is 0 or more"
-            raise _meant(f"A number is out of range: {told}", "Correct it.")
+        counts = [self.samples, self.slots, self.max_tokens, self.judge_tokens]
+        if min(each for each in counts if each is not None) < 1 or self.band <= 0 or self.temperature < 0:
+            told = "samples, slots, max-tokens, judge-tokens and band are above 0, and temperature is 0 or more"
+            raise option_refused(f"A number is out of range: {told}", "Correct it.")
         if self.samples > 1 and self.temperature == 0:
-            raise _meant(f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike.")
+            raise option_refused(
+                f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike."
+            )
+        if self.rubric is not None and self.judge is None:
+            raise option_refused(
+                f"rubric is {self.rubric}, and nobody judges by it", "Name the judge too, or leave it out."
+            )
 
     def grader_settings(self) -> GraderSettings | None:
         """The grader that is named here, if one is."""
@@ -56,7 +75,7 @@ class Evaluating:
             return TypeAdapter(GraderText).validate_python(self.grader)
         except ValidationError as error:
             first: Mapping[str, Any] = error.errors()[0]
-            raise _meant(f"grader is {self.grader!r}: {first['msg']}", "Name another grader.") from None
+            raise option_refused(f"grader is {self.grader!r}: {first['msg']}", "Name another grader.") from None
 
     def prices(self) -> Prices:
         """The prices by alias."""
@@ -66,9 +85,25 @@ class Evaluating:
             try:
                 price_in, price_out = (float(number) for number in numbers.split(","))
             except ValueError:
-                raise _meant(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
+                raise option_refused(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
             found[alias] = (price_in, price_out)
         return found
+
+    def hosted_settings(self, alias: str) -> dict[str, Any]:
+        """What `hosted` says of a model."""
+        from limbeck.recipe.files import plain_value  # --help need not wait for it
+
+        said = [text.partition(".")[2].partition("=") for text in self.hosted if text.partition(".")[0] == alias]
+        found = {key: plain_value(value) for key, _, value in said}
+        fields = {key.removeprefix(_FIELDS): found.pop(key) for key in list(found) if key.startswith(_FIELDS)}
+        return found | ({"parameters": fields} if fields else {})
+
+    def refuse_unused(self, known: Collection[str]) -> None:
+        """Raises UsageError where `hosted` is about none of the `known` models, which are behind a chat API."""
+        for text in self.hosted:
+            if text.partition(".")[0] not in known:
+                told = f"Write MODEL.KEY=VALUE; behind a chat API are here: {', '.join(sorted(known)) or 'none'}."
+                raise option_refused(f"hosted is {text!r}, which is about no model behind a chat API", told)
 
 
 def check_limit(text: str, result: Mapping[str, Any]) -> None:
@@ -85,7 +120,7 @@ def check_limit(text: str, result: Mapping[str, Any]) -> None:
     except ValueError:
         limit = None
     if name not in ("net", "recovered") or limit is None:
-        raise _meant(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+        raise option_refused(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
     interval = result["gap_recovered"]
     if name == "net":
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
@@ -101,7 +136,8 @@ def check_limit(text: str, result: Mapping[str, Any]) -> None:
         )
 
 
-def _meant(given: str, fix: str) -> UsageError:
+def option_refused(given: str, fix: str) -> UsageError:
+    """What to raise for an option that cannot be meant."""
     return UsageError(
         "evaluation.option", given=f"{given}.", needed="An evaluation has to be meant as it is asked for.", fix=fix
     )

@@ -28,7 +28,16 @@ from limbeck.recipe.explain import field_of, json_schema, needs_of, unknown_key
 from limbeck.recipe.parts import Text
 from limbeck.recipe.schema import Recipe
 
-__all__ = ["LoadedRecipe", "Problem", "RecipeProblems", "json_schema", "load_recipe", "show", "write_recipe"]
+__all__ = [
+    "LoadedRecipe",
+    "Problem",
+    "RecipeProblems",
+    "json_schema",
+    "load_recipe",
+    "plain_value",
+    "show",
+    "write_recipe",
+]
 
 _PREFIX = "LIMBECK_"
 _MAX_SHOWN_LENGTH = 60
@@ -217,6 +226,11 @@ def _plain_node(text: str) -> Node:
     if len(text) > 1 and text[0] == text[-1] and text[0] in ("'", '"'):
         return ScalarNode(_TEXT_TAGS[0], text[1:-1], style=text[0])
     return ScalarNode(YAML(typ="safe", pure=True).resolver.resolve(ScalarNode, text, (True, False)), text)
+
+
+def plain_value(text: str) -> object:
+    """What a value given outside a file means: a number, true, null or a text."""
+    return _value(_plain_node(text))
 
 
 def _value(node: Node) -> object:

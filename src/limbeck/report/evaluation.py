@@ -14,8 +14,8 @@ BAR_WIDTH = 30
 AXIS_WIDTH = 41  # odd, so that 0 has a place of its own
 
 
-def show_evaluation(printer: Printer, result: Mapping[str, Any]) -> None:
-    """A result as a page of text that fits into 80 columns."""
+def show_evaluation(printer: Printer, result: Mapping[str, Any], name: str | None = None) -> None:
+    """A result as a page of text that fits into 80 columns; `name` is how its evaluation is found from here."""
     prompts = result["prompts"]
     printer.rule(f"{TITLES[result['kind']]} {result['name']}, {prompts['num']} prompts")
     if result["verdict"] is not None:
@@ -35,8 +35,10 @@ def show_evaluation(printer: Printer, result: Mapping[str, Any]) -> None:
     for note in result["notes"]:
         printer.say(f"- {note}")
     step = result["next_step"]
+    printer.rule()
+    printer.say("All answers side by side, and marks where there are any:")
+    printer.say(f"  limbeck report {name or result['name']}", style="bold")
     if step["text"] or step["command"]:
-        printer.rule()
         printer.say(f"Next: {step['text']}")
         if step["command"]:
             printer.say(f"  {step['command']}", style="bold")
@@ -87,17 +89,18 @@ def axis(interval: Mapping[str, Any], band: float | None) -> str:
 
 def _show_models(printer: Printer, result: Mapping[str, Any]) -> None:
     models = result["models"]
-    printer.rule("Scores and answers")
+    judged = result["measure"]["kind"] == "judge"  # of pairs: no answer has a score of its own
+    printer.rule("Answers" if judged else "Scores and answers")
     printer.table(
         [
             {
                 "": model["alias"],
-                "score, %": "-" if model["score"] is None else _percent(model["score"]),
+                **({} if judged else {"score, %": "-" if model["score"] is None else _percent(model["score"])}),
                 "answered": f"{model['num_answered']}/{model['num_asked']}",
                 "failed": model["num_failed"],
                 "cut off": model["num_cut_off"],
                 "empty": model["num_empty"],
-                "no grade": model["num_not_graded"],
+                **({} if judged else {"no grade": model["num_not_graded"]}),
             }
             for model in models
         ]

@@ -99,7 +99,7 @@ def collect(result: Mapping[str, Any], answers: Mapping[str, Sequence[Mapping[st
             row.answers.setdefault(alias, []).append(line)
     found = Rows(list(by_key.values()))
     for row in found.rows:
-        _put_by_answers(found, row)
+        _put_by_answers(found, row, result["measure"]["kind"] == "judge")
         _put_by_comparisons(found, row, result["comparisons"])
         for slice_ in result["slices"]:
             if row.labels.get(slice_["column"]) == slice_["value"]:
@@ -112,8 +112,8 @@ def _new_row(number: int, line: Mapping[str, Any]) -> Row:
     return Row(number, line["key"], line["source"], messages, line.get("reference"), line.get("labels") or {})
 
 
-def _put_by_answers(found: Rows, row: Row) -> None:
-    """Sets by what became of the answers, for each model and for any of them."""
+def _put_by_answers(found: Rows, row: Row, judged: bool) -> None:
+    """Sets by what became of the answers, for each model and for any of them; a judge grades pairs and no answer."""
     for alias, samples in row.answers.items():
         for sample in samples:
             states = {
@@ -122,8 +122,8 @@ def _put_by_answers(found: Rows, row: Row) -> None:
                 "answered": sample["answer"] is not None,
                 "empty": sample["answer"] is not None and not sample["answer"].strip(),
                 "cut_off": bool(sample["cut_off"]),
-                "not_graded": sample["grade"] is None,
-                "graded": sample["grade"] is not None,
+                "not_graded": sample["grade"] is None and not judged,
+                "graded": sample["grade"] is not None and not judged,
             }
             for state in (name for name, holds in states.items() if holds):
                 found.put(row, state, alias)
@@ -140,18 +140,19 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
     differs = False
     for number, compared in enumerate(comparisons):
         names = compared["first"], compared["second"]
-        first, second = (row.score(name) for name in names)
+        first, second = _scores(row, compared)
         if first is None or second is None:
             found.put(row, "not_compared", number)
             continue
         found.put(row, "compared", number)
         apart = first - second
         if abs(apart) <= TIE_WITHIN:
-            good = first + second >= 2 * GOOD_FROM
             found.put(row, "tied", number)
-            found.put(row, "both_good" if good else "both_bad", number)
-            if not good:
-                found.put(row, "both_bad")
+            if compared["both_good"] is not None:
+                good = first + second >= 2 * GOOD_FROM
+                found.put(row, "both_good" if good else "both_bad", number)
+                if not good:
+                    found.put(row, "both_bad")
             continue
         differs = True
         found.put(row, "first_better" if apart > 0 else "second_better", number)
@@ -165,6 +166,15 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
             found.put(row, "won_by_length", number)
     if differs or (not comparisons and _texts_differ(row)):
         found.put(row, "differ")
+
+
+def _scores(row: Row, compared: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """What decides between both: a judge's preference, else their grades."""
+    preferences = compared.get("preferences")
+    if preferences is None:
+        return row.score(compared["first"]), row.score(compared["second"])
+    value = preferences.get(row.key)
+    return value, None if value is None else 1 - value
 
 
 def _texts_differ(row: Row) -> bool:

@@ -1,0 +1,102 @@
+"""A judge in an evaluation: it compares the stored answers of each pair of models, and its replies are stored beside.
+
+Its preferences are the only measure of an evaluation that has a judge. Where rows have a grader too, the notes say how
+far both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck.data.chat import keys_of
+from limbeck.data.rows import Message, Row, content_hash
+from limbeck.evaluation.answers import Log, load_side
+from limbeck.evaluation.behind_api import hosted_settings, hosted_teacher
+from limbeck.evaluation.judge import Judged, Rubric, ask_judge, pairs_of, read_rubric
+from limbeck.evaluation.sides import NO_LIMIT, Named, Side, all_sides, own_options
+from limbeck.models.refs import parse_ref
+from limbeck.models.save import weights_hash
+from limbeck.recipe.evaluating import Evaluating, option_refused
+from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.probe import choose_method
+from limbeck.runs.evaluations import Evaluation
+from limbeck.teachers.hosted import HostedWriter
+from limbeck.teachers.writer import LocalWriter, Writer
+from limbeck.training.material import num_positions
+
+__all__ = ["Judge", "find_judge", "judge_pairs"]
+
+ALIAS = "judge"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Who judges, and by what; `slots` questions are answered at once."""
+
+    side: Side
+    rubric: Rubric
+    max_tokens: int
+    slots: int
+
+
+def find_judge(options: Evaluating, workspace: Path, given: Mapping[str, Any], num_models: int, slots: int) -> Judge:
+    """The judge that the options name, before anything is asked; `given` are hosted settings of a recipe.
+
+    Raises:
+        UsageError: there are no two models to compare, or the rubric is none.
+    """
+    assert options.judge is not None
+    if num_models < 2:
+        raise option_refused("One model is to be judged", "Name another to compare it with, or a grader instead.")
+    rubric, ref = read_rubric(options.rubric), parse_ref(options.judge, workspace=workspace)
+    messages = (Message("user", "Which answer is better?"),)
+    row = Row(messages, None, "the judge", content_hash(messages), {})
+    named = Named(ALIAS, "model", ref, hosted=hosted_settings(ref, ALIAS, options, given))
+    (side,) = all_sides([named], [row], max_tokens=options.judge_tokens)
+    return Judge(side, rubric, options.judge_tokens, slots)
+
+
+def judge_pairs(
+    evaluation: Evaluation,
+    judge: Judge,
+    pairs: Sequence[tuple[str, str]],
+    sides: Sequence[Side],
+    device: str,
+    log: Log,
+) -> dict[tuple[str, str], Judged]:
+    """What the judge thinks of each pair of aliases; what it replied before is not asked again."""
+    prompts, rows = sides[0].prompts, {side.alias: evaluation.read_answers(side.alias) for side in sides}
+    references = {key: prompt.reference for key, prompt in zip(keys_of(prompts), prompts, strict=True)}
+    writer = _writer(evaluation, judge, device)
+    found: dict[tuple[str, str], Judged] = {}
+    for one, two in pairs:
+        log("phase", phase=f"the judge compares {one} and {two}")
+        found[one, two] = ask_judge(
+            writer,
+            pairs_of(rows[one], rows[two], references),
+            judge.rubric,
+            evaluation.judgements_path,
+            judge=judge.side.name,
+            models=(one, two),
+        )
+    return found
+
+
+def _writer(evaluation: Evaluation, judge: Judge, device: str) -> Writer:
+    side = judge.side
+    if side.hosted is not None:
+        teacher = hosted_teacher(evaluation, side)
+        return HostedWriter(teacher, judge.max_tokens, 0.0, 0, lambda kind, **fields: None)
+    assert side.template is not None
+    assert side.stop is not None
+    model = load_side(side, device)
+    # another model under the judge's name is another judge
+    evaluation.learn(f"{ALIAS} {side.name}", {"weights": weights_hash(model.module)})
+    limit = num_positions(side.ref) or NO_LIMIT
+    way = choose_method(model, max_length=limit, pad_id=side.pad_id).way
+    engine = Engine(model, stop_ids=side.stop.ids, pad_id=side.pad_id, num_slots=judge.slots, way=way)
+    room = limit - judge.max_tokens
+    return LocalWriter(engine, side.template, own_options(side.ref), 0.0, judge.max_tokens, room)

@@ -13,6 +13,7 @@ from typing import Any
 
 from limbeck.data.chat import keys_of
 from limbeck.data.rows import Message, Row, content_hash
+from limbeck.errors import DataError
 from limbeck.evaluation.answers import Log, load_side
 from limbeck.evaluation.behind_api import hosted_settings, hosted_teacher
 from limbeck.evaluation.judge import Judged, Rubric, ask_judge, pairs_of, read_rubric
@@ -74,14 +75,13 @@ def judge_pairs(
     found: dict[tuple[str, str], Judged] = {}
     for one, two in pairs:
         log("phase", phase=f"the judge compares {one} and {two}")
-        found[one, two] = ask_judge(
-            writer,
-            pairs_of(rows[one], rows[two], references),
-            judge.rubric,
-            evaluation.judgements_path,
-            judge=judge.side.name,
-            models=(one, two),
-        )
+        asked = pairs_of(rows[one], rows[two], references)
+        told = {"judge": judge.side.name, "models": (one, two)}
+        try:
+            found[one, two] = ask_judge(writer, asked, judge.rubric, evaluation.judgements_path, **told)
+        except DataError as error:  # of its own rendering: the answers were written, and are kept
+            fix = "Name a judge with more positions or another template, or a shorter rubric."
+            raise option_refused(f"A question does not fit the judge. {error.given.strip()}", fix) from error
     return found
 
 

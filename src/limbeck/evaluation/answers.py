@@ -151,6 +151,7 @@ def _answer_chunk(
             "sample": sample,
             "prompt": prompt.text,
             "messages": [asdict(turn) for turn in prompt.messages],
+            "reference": prompt.reference,
             "answer": text_of(engine, done),
             "ids": list(ids),
             "cut_off": done.cut_off,

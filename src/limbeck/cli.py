@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from limbeck import __version__
 from limbeck.console import Printer
 from limbeck.errors import LimbeckError, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit
+from limbeck.recipe.evaluating import Evaluating, check_limit, read_limit
 
 __all__ = ["app", "main"]
 
@@ -31,6 +31,7 @@ app = App(
     help="Distil a large language model into a small one, on your own prompts, and see whether it worked.",
     version=__version__,
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # what was interrupted is told here, and that it can go on
 )
 recipe_app = App(name="recipe", help="Look at recipes: the YAML file of one run.", help_format="plaintext")
 app.command(recipe_app)
@@ -78,6 +79,8 @@ def worth(
     """Is it worth it? Teacher and student answer the recipe's held-out prompts; the verdict says whether to distil."""
     from limbeck import verbs
 
+    if fail_under is not None:
+        read_limit(fail_under)
     found = verbs.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
     _show_result(found.result(), as_json, fail_under)
 
@@ -94,6 +97,8 @@ def evaluate(
     """Did it work? A run's student before and after beside its teacher, or any models, on the same prompts."""
     from limbeck import verbs
 
+    if fail_under is not None:
+        read_limit(fail_under)
     found = verbs.evaluate(
         *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
     )
@@ -344,7 +349,7 @@ def _show_result(result: Mapping[str, Any], as_json: bool, fail_under: str | Non
     from limbeck.report.evaluation import show_evaluation
 
     if as_json:
-        _print_json({"event": "result", **result})
+        _print_json({**result, "kind": "result", "question": result["kind"]})
     else:
         show_evaluation(Printer(), result)
     if fail_under is not None:
@@ -368,6 +373,15 @@ def _usage_error(error: CycloptsError) -> UsageError:
     )
 
 
+def _system_error(error: OSError) -> LimbeckError:
+    return LimbeckError(
+        "cli.system",
+        given=f"The system refused: {error}.",
+        needed="Limbeck reads and writes files, and prints.",
+        fix="Free space, shorten the name, or give the permission; then give the command again.",
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     sys.exit(run_cli(sys.argv[1:] if arguments is None else arguments))
@@ -385,10 +399,13 @@ def run_cli(arguments: list[str]) -> int:
         printer.fail(_usage_error(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
-        printer.warn("Interrupted.")
+        printer.warn("Interrupted. What was computed is kept: the same command goes on (a run: limbeck resume NAME).")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # the reader of our output went away, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        printer.fail(_system_error(error))
         return 1
     return 0

@@ -16,7 +16,7 @@ from limbeck.data.chat import keys_of, prompts_hash
 from limbeck.data.rows import Row, read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.answers import Answering, Log, answer_side, load_side
+from limbeck.evaluation.answers import Answering, Log, answer_side, labels_of, load_side
 from limbeck.evaluation.graders import chrf
 from limbeck.evaluation.grading import Measure, choose_measure, grade_answers
 from limbeck.evaluation.held_out import TextMeasure, measure_text
@@ -162,6 +162,7 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     sides = make_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
     prompts = sides[0].prompts
     measure = choose_measure(prompts, question.grader)
+    _refuse_unknown(options, sides)
     if measure.kind == "text":
         chrf("", "a")  # an extra that is missing is told now, and not after hours of answers
     answering = Answering(question.max_tokens, options.temperature, options.samples, options.seed, question.slots)
@@ -186,6 +187,23 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
         )
         evaluation.write_result(result)
     return evaluation
+
+
+def _refuse_unknown(options: Evaluating, sides: Sequence[Side]) -> None:
+    """A price or a column that nothing here has is a slip, and answers take long."""
+    columns = {name for prompt in sides[0].prompts for name in labels_of(prompt)}
+    unknown = {"price": options.prices().keys() - {side.alias for side in sides}, "by": set(options.by) - columns}
+    known = {"price": [side.alias for side in sides], "by": sorted(columns)}
+    for option, names in unknown.items():
+        if names:
+            raise UsageError(
+                "evaluation.unknown-name",
+                given=f"--{option} names {', '.join(map(repr, sorted(names)))}.",
+                needed=f"It is one of {', '.join(known[option])}."
+                if known[option]
+                else "The rows have no such columns.",
+                fix="Correct the name.",
+            )
 
 
 def _grade(evaluation: Evaluation, measure: Measure, sides: Sequence[Side]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from limbeck.errors import Unmet, UsageError
 from limbeck.recipe.grader import GraderSettings, GraderText
 
-__all__ = ["Evaluating", "Prices", "check_limit"]
+__all__ = ["Evaluating", "Prices", "check_limit", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
+MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
 _MEASURED = {"worth": "gap", "after": "gain"}
 
 
@@ -44,9 +46,11 @@ class Evaluating:
 
     def __post_init__(self) -> None:
         counts = [each for each in (self.samples, self.slots, self.max_tokens) if each is not None]
-        if min(counts) < 1 or self.band <= 0 or self.temperature < 0:
-            told = "samples, slots, max-tokens and band are above 0, and temperature is 0 or more"
+        finite = isfinite(self.band) and isfinite(self.temperature)
+        if not finite or min(counts) < 1 or self.band <= 0 or self.temperature < 0 or self.seed < 0:
+            told = "samples, slots, max-tokens and band are above 0, temperature and seed 0 or more, and all finite"
             raise _meant(f"A number is out of range: {told}", "Correct it.")
+        self.grader_settings(), self.prices()  # a mistake is told now, and not after hours of answers
         if self.samples > 1 and self.temperature == 0:
             raise _meant(f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike.")
 
@@ -65,27 +69,35 @@ class Evaluating:
             alias, _, numbers = text.partition("=")
             try:
                 price_in, price_out = (float(number) for number in numbers.split(","))
+                if not alias or not 0 <= price_in <= MAX_PRICE or not 0 <= price_out <= MAX_PRICE:
+                    raise ValueError(text)
             except ValueError:
                 raise _meant(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
             found[alias] = (price_in, price_out)
         return found
 
 
+def read_limit(text: str) -> tuple[str, float]:
+    """The name and the number of a limit: net=10 (points of difference) or recovered=50 (per cent)."""
+    name, _, number = text.partition("=")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = nan
+    if name not in ("net", "recovered") or not isfinite(limit):
+        raise _meant(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    return name, limit
+
+
 def check_limit(text: str, result: Mapping[str, Any]) -> None:
-    """Refuse a result whose interval begins below a limit: net=10 (points of difference) or recovered=50 (per cent).
+    """Refuse a result whose interval begins below a limit.
 
     Net is teacher against student before distilling, distilled against student after, else the first comparison.
 
     Raises:
         Unmet: the lower end is below, or there is no such number.
     """
-    name, _, number = text.partition("=")
-    try:
-        limit = float(number)
-    except ValueError:
-        limit = None
-    if name not in ("net", "recovered") or limit is None:
-        raise _meant(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    name, limit = read_limit(text)
     interval = result["gap_recovered"]
     if name == "net":
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))

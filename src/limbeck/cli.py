@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from limbeck import __version__
 from limbeck.console import Printer
 from limbeck.errors import LimbeckError, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit, read_limit
+from limbeck.recipe.evaluating import Evaluating, FailUnder, check_limit
 
 __all__ = ["app", "main"]
 
@@ -44,9 +44,6 @@ Overrides = Annotated[
 Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line, for programs.", negative=())]
 Origin = Annotated[bool, Parameter(help="Say where each value came from.", negative=())]
 RunName = Annotated[str, Parameter(help="Its name, or the path of its folder.")]
-FailUnder = Annotated[
-    str | None, Parameter(help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.")
-]
 Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 
 
@@ -79,8 +76,6 @@ def worth(
     """Is it worth it? Teacher and student answer the recipe's held-out prompts; the verdict says whether to distil."""
     from limbeck import verbs
 
-    if fail_under is not None:
-        read_limit(fail_under)
     found = verbs.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
     _show_result(found.result(), as_json, fail_under)
 
@@ -97,8 +92,6 @@ def evaluate(
     """Did it work? A run's student before and after beside its teacher, or any models, on the same prompts."""
     from limbeck import verbs
 
-    if fail_under is not None:
-        read_limit(fail_under)
     found = verbs.evaluate(
         *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
     )
@@ -349,7 +342,7 @@ def _show_result(result: Mapping[str, Any], as_json: bool, fail_under: str | Non
     from limbeck.report.evaluation import show_evaluation
 
     if as_json:
-        _print_json({**result, "kind": "result", "question": result["kind"]})
+        _print_json({"event": "result", **result})
     else:
         show_evaluation(Printer(), result)
     if fail_under is not None:
@@ -370,15 +363,6 @@ def _usage_error(error: CycloptsError) -> UsageError:
         given=str(error).strip().replace("\n", " "),
         needed="The command line has to say what to do.",
         fix="limbeck --help, or limbeck COMMAND --help, shows what there is.",
-    )
-
-
-def _system_error(error: OSError) -> LimbeckError:
-    return LimbeckError(
-        "cli.system",
-        given=f"The system refused: {error}.",
-        needed="Limbeck reads and writes files, and prints.",
-        fix="Free space, shorten the name, or give the permission; then give the command again.",
     )
 
 
@@ -406,6 +390,10 @@ def run_cli(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        printer.fail(_system_error(error))
+        needed, fix = (
+            "Limbeck reads and writes files, and prints.",
+            "Free space, shorten the name or give the permission.",
+        )
+        printer.fail(LimbeckError("cli.system", given=f"The system refused: {error}.", needed=needed, fix=fix))
         return 1
     return 0

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from limbeck.errors import Unmet, UsageError
 from limbeck.recipe.grader import GraderSettings, GraderText
 
-__all__ = ["Evaluating", "Prices", "check_limit", "read_limit"]
+__all__ = ["Evaluating", "FailUnder", "Prices", "check_limit", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
 MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
@@ -117,3 +117,12 @@ def _meant(given: str, fix: str) -> UsageError:
     return UsageError(
         "evaluation.option", given=f"{given}.", needed="An evaluation has to be meant as it is asked for.", fix=fix
     )
+
+
+FailUnder = Annotated[
+    str | None,
+    Parameter(
+        help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.",
+        validator=lambda kind, text: text is None or read_limit(text),
+    ),
+]

@@ -147,17 +147,14 @@ class Evaluation:
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
-        result = _object(self.result_path)
-        if not isinstance(result.get("models"), list) or "prompts" not in result:
-            raise _unreadable(self.result_path)
-        return result
+        return _object(self.result_path)
 
     @property
     def is_readable(self) -> bool:
         """Whether its two files are what Limbeck wrote there, as far as they are there."""
         try:
             self.asked()
-            return not self.finished or bool(self.result())
+            return not self.finished or {"models", "prompts", "verdict"} <= self.result().keys()
         except DataError:
             return False
 

@@ -50,7 +50,8 @@ class Evaluating:
         if not finite or min(counts) < 1 or self.band <= 0 or self.temperature < 0 or self.seed < 0:
             told = "samples, slots, max-tokens and band are above 0, temperature and seed 0 or more, and all finite"
             raise _meant(f"A number is out of range: {told}", "Correct it.")
-        self.grader_settings(), self.prices()  # a mistake is told now, and not after hours of answers
+        self.grader_settings()  # a mistake in these two is told now, and not after hours of answers
+        self.prices()
         if self.samples > 1 and self.temperature == 0:
             raise _meant(f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike.")
 

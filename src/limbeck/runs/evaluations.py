@@ -129,15 +129,6 @@ class Evaluation:
         path = self.answers(alias)
         return list(iterate_lines(path)) if path.is_file() else []
 
-    def append_judgement(self, row: Mapping[str, object]) -> None:
-        """Add one raw reply of the judge."""
-        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
-        append_line(self.judgements_path, event_line(row), durable=True)
-
-    def read_judgements(self) -> list[dict[str, Any]]:
-        """The judge's replies so far; none where there is no judge."""
-        return list(iterate_lines(self.judgements_path)) if self.judgements_path.is_file() else []
-
     def result(self) -> dict[str, Any]:
         """The result. Raises UsageError `evaluation.unfinished` while there is none."""
         if not self.finished:

@@ -1,7 +1,7 @@
 """Write the prompts of recipes/demo: messages to a billing desk, and what its own team answered to some of them.
 
 prompts.jsonl        2,000 messages; the answers beside them are for grading
-own.jsonl            400 other messages with the team's own answers, which begin in a way of their own
+own.jsonl            800 other messages with the team's own answers, which begin in a way of their own
 refunds.jsonl        a few messages of one topic with their answers, which cost a student what it knew of the others
 held-out*.jsonl      200 messages that train nothing, with and without the team's style
 """
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent.parent / "recipes" / "demo"
 
 def write_all(folder: Path = FOLDER) -> None:
     write_prompts(folder / "prompts.jsonl", 2000, seed=1)
-    write_prompts(folder / "own.jsonl", 400, seed=3, style=STYLE)
+    write_prompts(folder / "own.jsonl", 800, seed=3, style=STYLE)
     write_prompts(folder / "refunds.jsonl", 150, seed=4, topic="refund")
     write_prompts(folder / "held-out.jsonl", 200, seed=2, side="held-out")
     write_prompts(folder / "held-out-own.jsonl", 200, seed=2, side="held-out", style=STYLE)

@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from limbeck import __version__
 from limbeck.console import Printer
 from limbeck.errors import LimbeckError, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit
+from limbeck.recipe.evaluating import Evaluating, FailUnder, check_limit
 
 if TYPE_CHECKING:
     from limbeck.runs.evaluations import Evaluation
@@ -34,6 +34,7 @@ app = App(
     help="Distil a large language model into a small one, on your own prompts, and see whether it worked.",
     version=__version__,
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # what was interrupted is told here, and that it can go on
 )
 recipe_app = App(name="recipe", help="Look at recipes: the YAML file of one run.", help_format="plaintext")
 app.command(recipe_app)
@@ -46,9 +47,6 @@ Overrides = Annotated[
 Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line, for programs.", negative=())]
 Origin = Annotated[bool, Parameter(help="Say where each value came from.", negative=())]
 RunName = Annotated[str, Parameter(help="Its name, or the path of its folder.")]
-FailUnder = Annotated[
-    str | None, Parameter(help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.")
-]
 Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 
 
@@ -389,10 +387,17 @@ def run_cli(arguments: list[str]) -> int:
         printer.fail(_usage_error(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
-        printer.warn("Interrupted.")
+        printer.warn("Interrupted. What was computed is kept: the same command goes on (a run: limbeck resume NAME).")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # the reader of our output went away, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        needed, fix = (
+            "Limbeck reads and writes files, and prints.",
+            "Free space, shorten the name or give the permission.",
+        )
+        printer.fail(LimbeckError("cli.system", given=f"The system refused: {error}.", needed=needed, fix=fix))
         return 1
     return 0

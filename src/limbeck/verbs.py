@@ -142,8 +142,8 @@ def evaluate(
         raise UsageError(
             "evaluation.no-prompts",
             given=f"{' '.join(runs_or_models) or 'Nothing'} is to be evaluated, on no prompts.",
-            needed="Only a run alone has held-out prompts of its own.",
-            fix="Give --prompts FILE, or the name of one run.",
+            needed=f"Only a run alone has held-out prompts of its own, and {folder} holds no single run of this name.",
+            fix="Give --prompts FILE, or the name of one run (limbeck runs lists them).",
         )
     return evaluate_models(named, file, folder, chosen, _log_to(listen))
 
@@ -180,6 +180,13 @@ def mark(
         continue_from: a position from which the teacher writes another ending.
         max_tokens: the longest answer and ending, in tokens.
     """
+    if max_tokens < 1 or (worst is not None and worst < 1):
+        raise UsageError(
+            "marks.number",
+            given=f"The longest answer is {max_tokens} tokens, the number of worst answers {worst}.",
+            needed="Both are 1 or more.",
+            fix="Correct it.",
+        )
     if prompt is None and (teacher, answer, continue_from) == (None, None, None):
         return worst_marks(student, Path(workspace), 3 if worst is None else worst)
     if prompt is None or worst is not None:

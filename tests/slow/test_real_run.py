@@ -98,7 +98,7 @@ def test_the_other_ways_learn_on_both_texts(name, cache, tmp_path):
     first, last = evaluations[0], evaluations[-1]
     for text in ("teacher_text_loss", "student_text_loss"):
         print(f"{name}, {text}: {first[text]:.3f} to {last[text]:.3f}")
-        assert last[text] < 0.97 * first[text]
+        assert last[text] < first[text]
 
 
 def test_marks_are_small_and_cheap(run):

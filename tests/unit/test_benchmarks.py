@@ -155,4 +155,5 @@ def test_what_a_benchmark_saves_is_what_the_page_shows(tmp_path, monkeypatch, ca
     assert "2026-01-02, A CPU, 2 threads; torch 2.13.0." in page
     assert "    python benchmarks/loss.py\n" in page
     assert render(table) in page
-    assert "Not saved yet: `benchmarks/vs_trl.py`, `benchmarks/rollouts.py`, `benchmarks/scaling.py`." in page
+    others = ("vs_trl", "rollouts", "routes", "precision", "scaling")
+    assert f"Not saved yet: {', '.join(f'`benchmarks/{name}.py`' for name in others)}." in page

@@ -46,6 +46,6 @@ def test_the_peak_of_a_phase_is_not_that_of_an_earlier_one():
     del large
     forget_peak_memory("cpu")
     if sys.platform == "linux":
-        assert peak_memory_bytes("cpu") <= before
+        assert peak_memory_bytes("cpu") <= before + 2**22
     again = torch.ones(100_000_000)
     assert peak_memory_bytes("cpu") > again.numel() * 4

@@ -16,7 +16,7 @@ from limbeck.data.chat import prompts_hash
 from limbeck.data.rows import Row, read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.answers import Answering, Log, answer_side
+from limbeck.evaluation.answers import Answering, Log, answer_side, labels_of
 from limbeck.evaluation.behind_api import answer_hosted, hosted_settings, settings_of_recipe
 from limbeck.evaluation.distance import distances
 from limbeck.evaluation.graders import chrf
@@ -164,6 +164,7 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     sides = all_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
     prompts = sides[0].prompts
     measure = choose_measure(prompts, question.grader)
+    _refuse_unknown(options, sides)
     judge = options.judge and find_judge(options, question.workspace, question.hosted, len(sides), question.slots)
     if measure.kind == "text" and not judge:
         chrf("", "a")  # an extra that is missing is told now, and not after hours of answers
@@ -192,6 +193,23 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
         done = Evaluated(evaluation, question.kind, tuple(sides), measure, measures, question.commands, judged)
         evaluation.write_result(result_of(done, options))
     return evaluation
+
+
+def _refuse_unknown(options: Evaluating, sides: Sequence[Side]) -> None:
+    """A price or a column that nothing here has is a slip, and answers take long."""
+    columns = {name for prompt in sides[0].prompts for name in labels_of(prompt)}
+    unknown = {"price": options.prices().keys() - {side.alias for side in sides}, "by": set(options.by) - columns}
+    known = {"price": [side.alias for side in sides], "by": sorted(columns)}
+    for option, names in unknown.items():
+        if names:
+            raise UsageError(
+                "evaluation.unknown-name",
+                given=f"--{option} names {', '.join(map(repr, sorted(names)))}.",
+                needed=f"It is one of {', '.join(known[option])}."
+                if known[option]
+                else "The rows have no such columns.",
+                fix="Correct the name.",
+            )
 
 
 def _grade(evaluation: Evaluation, measure: Measure | None, sides: Sequence[Side]) -> None:

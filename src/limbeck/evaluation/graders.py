@@ -39,8 +39,6 @@ from limbeck.recipe.grader import GraderSettings, compiled
 __all__ = ["Grade", "chrf", "grade", "length_ratio", "normalised"]
 
 REGEX_TIMEOUT_S = 1.0
-# What a function meets in an answer that it did not expect: it gives no grade then, and says why.
-_FUNCTION_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError)
 
 
 class _NotGraded(Exception):
@@ -236,9 +234,9 @@ def _function(settings: GraderSettings, answer: str, reference: str, columns: Ma
 def _scored(score: Callable[[], object]) -> float:
     try:
         value = score()
-    except _FUNCTION_ERRORS as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, which may meet anything: no grade, and why
         raise _NotGraded(f"the grader raised {type(error).__name__}: {str(error)[:200]}") from None
-    if not (isinstance(value, numbers.Real) and 0 <= float(value) <= 1):
+    if not (isinstance(value, numbers.Real | Decimal) and 0 <= float(value) <= 1):
         raise _NotGraded(f"the grader gave {str(value)[:80]!r}, a number from 0 to 1 is needed")
     return float(value)
 
@@ -250,8 +248,10 @@ def _loaded(name: str) -> Callable[..., Any]:
     path = Path(module_name.replace(".", "/") + ".py")
     try:
         found = runpy.run_path(str(path)) if path.is_file() else vars(importlib.import_module(module_name))
+        if not callable(found[function_name]):
+            raise TypeError(f"{function_name} is no function")
         return found[function_name]
-    except (ModuleNotFoundError, KeyError) as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             "grader.function-missing",
             given=f"The grader {name} cannot be loaded: {type(error).__name__} {error}.",

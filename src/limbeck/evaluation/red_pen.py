@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from limbeck.data.rows import Message, Row, content_hash
 from limbeck.data.targets import make_targets
@@ -44,7 +45,15 @@ def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe
     """
     name, at, step = student.removeprefix("run:").partition("@")
     if teacher is not None and not student.startswith("run:"):
-        return Recipe(student=student, teacher=teacher, prompts="none", workspace=str(workspace))
+        try:
+            return Recipe(student=student, teacher=teacher, prompts="none", workspace=str(workspace))
+        except ValidationError as error:
+            raise UsageError(
+                "marks.pair",
+                given=f"{student} and {teacher}: {error.errors()[0]['msg']}",
+                needed="Both models are read here, token by token.",
+                fix="Name models whose weights this machine can hold: a hub id, a folder, a .gguf file or run:NAME.",
+            ) from None
     run = find_run(name, workspace)
     known = load_recipe(run.recipe_path, [], {}).recipe
     if teacher is None and known.teacher is None:

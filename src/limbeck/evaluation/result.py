@@ -5,7 +5,8 @@ Everything here is read from the evaluation's folder and counted again each time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import combinations
@@ -79,7 +80,8 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
     }
     kind = done.measured["kind"]
     for one, two in scored.keys() - comparisons.keys() if kind != "text" else ():
-        notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both.")
+        why = _commonest_reason([*rows[one], *rows[two]])
+        notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both{why}.")
     recovered, reason = _recovered(done, graded, seed)
     verdict = _verdict(done, comparisons, recovered, options.band / 100)
     prices = options.prices()
@@ -270,6 +272,12 @@ def _slices(
             for value, interval in by_slice(*both, labels, seed=options.seed).items():
                 found = {"column": column, "value": value, "first": one, "second": two}
                 yield {**found, "difference": asdict(interval)}
+
+
+def _commonest_reason(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Why most answers have no grade."""
+    reasons = Counter(row["grade_reason"] for row in rows if row["grade"] is None and row["grade_reason"])
+    return f" ({reasons.most_common(1)[0][0]})" if reasons else ""
 
 
 def _warnings(model: Mapping[str, Any]) -> Iterator[str]:

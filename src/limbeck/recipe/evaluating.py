@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import isfinite, nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from limbeck.errors import Unmet, UsageError
 from limbeck.recipe.grader import GraderSettings, GraderText
 
-__all__ = ["Evaluating", "Prices", "check_limit", "option_refused"]
+__all__ = ["Evaluating", "FailUnder", "Prices", "check_limit", "option_refused", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
+MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
 _MEASURED = {"worth": "gap", "after": "gain"}
 _FIELDS = "teacher_options."  # further fields of a request, as in a recipe
 
@@ -56,10 +58,13 @@ class Evaluating:
     ] = ()
 
     def __post_init__(self) -> None:
-        counts = [self.samples, self.slots, self.max_tokens, self.judge_tokens]
-        if min(each for each in counts if each is not None) < 1 or self.band <= 0 or self.temperature < 0:
-            told = "samples, slots, max-tokens, judge-tokens and band are above 0, and temperature is 0 or more"
-            raise option_refused(f"A number is out of range: {told}", "Correct it.")
+        counts = [each for each in (self.samples, self.slots, self.max_tokens, self.judge_tokens) if each is not None]
+        finite = isfinite(self.band) and isfinite(self.temperature)
+        if not finite or min(counts) < 1 or self.band <= 0 or self.temperature < 0 or self.seed < 0:
+            told = "samples, slots, max-tokens, judge-tokens and band are above 0, temperature and seed 0 or more"
+            raise option_refused(f"A number is out of range: {told}, and all finite", "Correct it.")
+        self.grader_settings()  # a mistake in these two is told now, and not after hours of answers
+        self.prices()
         if self.samples > 1 and self.temperature == 0:
             raise option_refused(
                 f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike."
@@ -84,6 +89,8 @@ class Evaluating:
             alias, _, numbers = text.partition("=")
             try:
                 price_in, price_out = (float(number) for number in numbers.split(","))
+                if not alias or not 0 <= price_in <= MAX_PRICE or not 0 <= price_out <= MAX_PRICE:
+                    raise ValueError(text)
             except ValueError:
                 raise option_refused(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
             found[alias] = (price_in, price_out)
@@ -106,21 +113,27 @@ class Evaluating:
                 raise option_refused(f"hosted is {text!r}, which is about no model behind a chat API", told)
 
 
+def read_limit(text: str) -> tuple[str, float]:
+    """The name and the number of a limit: net=10 (points of difference) or recovered=50 (per cent)."""
+    name, _, number = text.partition("=")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = nan
+    if name not in ("net", "recovered") or not isfinite(limit):
+        raise option_refused(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    return name, limit
+
+
 def check_limit(text: str, result: Mapping[str, Any]) -> None:
-    """Refuse a result whose interval begins below a limit: net=10 (points of difference) or recovered=50 (per cent).
+    """Refuse a result whose interval begins below a limit.
 
     Net is teacher against student before distilling, distilled against student after, else the first comparison.
 
     Raises:
         Unmet: the lower end is below, or there is no such number.
     """
-    name, _, number = text.partition("=")
-    try:
-        limit = float(number)
-    except ValueError:
-        limit = None
-    if name not in ("net", "recovered") or limit is None:
-        raise option_refused(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    name, limit = read_limit(text)
     interval = result["gap_recovered"]
     if name == "net":
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
@@ -141,3 +154,12 @@ def option_refused(given: str, fix: str) -> UsageError:
     return UsageError(
         "evaluation.option", given=f"{given}.", needed="An evaluation has to be meant as it is asked for.", fix=fix
     )
+
+
+FailUnder = Annotated[
+    str | None,
+    Parameter(
+        help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.",
+        validator=lambda kind, text: text is None or read_limit(text),
+    ),
+]

@@ -45,15 +45,16 @@ def write_page(name: str, workspace: Path, output: Path | None = None) -> Path:
     """
     evaluation = _find(name, workspace)
     output = Path(f"{evaluation.name}.html") if output is None else output
-    if output.suffix.lower() not in (".html", ".htm"):
+    if output.suffix.lower() not in (".html", ".htm") or not output.parent.is_dir():
         raise UsageError(
             "report.not-html",
-            given=f"The report is to be written to {output}.",
-            needed="It is a page for a browser, and replaces a file of that name.",
-            fix=f"Give it an ending that browsers open: {output.with_suffix('.html')}.",
+            given=f"The report is to be written to {str(output)!r}.",
+            needed="It is a page for a browser: it ends in .html and lies in a folder that is there.",
+            fix=f"Make the folder, or write to {evaluation.name}.html.",
         )
     result = evaluation.result()
     answers = {model["alias"]: evaluation.read_answers(model["alias"]) for model in result["models"]}
+    workspace = evaluation.path.parents[1] if evaluation.path.parent.name == "evaluations" else workspace
     write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
     return output
 

@@ -140,6 +140,15 @@ class Evaluation:
             )
         return _object(self.result_path)
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its two files are what Limbeck wrote there, as far as they are there."""
+        try:
+            self.asked()
+            return not self.finished or {"models", "prompts", "verdict"} <= self.result().keys()
+        except DataError:
+            return False
+
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write the result, whole."""
         assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
@@ -162,11 +171,11 @@ def evaluations_folder(workspace: Path) -> Path:
 
 
 def list_evaluations(workspace: Path) -> list[Evaluation]:
-    """All evaluations of a workspace, newest first. What is none, or leads out of the workspace, is left out."""
+    """All evaluations of a workspace, newest first. What is none, is damaged or leads out of it is left out."""
     found = [path.parent for path in evaluations_folder(workspace).glob("*/evaluation.json")]
     found = [path for path in found if is_name(path.name) and not path.is_symlink()]
     ordered = sorted(found, key=lambda path: ((path / "evaluation.json").stat().st_mtime, path.name), reverse=True)
-    return [Evaluation(path) for path in ordered]
+    return [each for each in map(Evaluation, ordered) if each.is_readable]
 
 
 def find_evaluation(text: str, workspace: Path) -> Evaluation:
@@ -222,11 +231,15 @@ def _object(path: Path) -> dict[str, Any]:
         value = None
     if isinstance(value, dict):
         return value
-    raise DataError(
+    raise _unreadable(path)
+
+
+def _unreadable(path: Path) -> DataError:
+    return DataError(
         "evaluation.unreadable",
-        given=f"{path} is missing, a link, or holds no JSON object.",
+        given=f"{path} is missing, a link, or does not hold what Limbeck wrote there.",
         needed="Limbeck writes this file in one piece; it was changed or taken away.",
-        fix="Restore it from a copy, or evaluate again under another name.",
+        fix=f"Restore it from a copy, or remove the folder {path.parent}.",
     )
 
 

@@ -81,5 +81,5 @@ def test_only_evaluations_are_listed_and_a_broken_one_says_so(tmp_path: Path) ->
     (tmp_path / "evaluations" / "link").symlink_to(evaluation.path)
     assert [found.name for found in list_evaluations(tmp_path)] == ["first"]
     evaluation.asked_path.write_text("[1")
-    with pytest.raises(DataError, match="holds no JSON object"):
+    with pytest.raises(DataError, match="does not hold what Limbeck wrote"):
         evaluation.asked()

@@ -97,9 +97,8 @@ def _prompt(number, draw, aliases, hostile):
     }[topic]
     wrong = {"refunds": "approved", "dates": f"{day} May", "invoices": f"{amount * 1.09:.2f}", "delivery": "tomorrow"}
     common = {
-        "key": f"{number:08x}/0",
+        "key": f"{number:08x}",
         "source": f"tickets.jsonl:{number + 1}",
-        "occurrence": 0,
         "sample": 0,
         "prompt": f"<|user|>{question}<|assistant|>",
         "messages": [{"role": "user", "content": question}],

@@ -112,15 +112,18 @@ def train(
     """Run a recipe, or several, one after the other."""
     from limbeck import verbs
     from limbeck.planning.memory import refuse_if_too_large
-    from limbeck.report.check import show_check
+    from limbeck.report.check import check_as_json, show_check
     from limbeck.report.live import on_screen
     from limbeck.report.runs import show_run
 
     printer = Printer()
     if dry_run:
         for path, report in zip((recipe, *later), verbs.plan(recipe, *later, overrides=overrides), strict=True):
-            printer.rule(path.name)
-            show_check(printer, report)
+            if as_json:
+                _print_json(check_as_json(report))
+            else:
+                printer.rule(path.name)
+                show_check(printer, report)
             refuse_if_too_large(report.memory)
     elif as_json:
         verbs.train(recipe, *later, overrides=overrides, listen=_print_json)

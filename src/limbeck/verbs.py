@@ -112,7 +112,7 @@ def worth(
 ) -> Evaluation:
     """Teacher against student on a recipe's held-out prompts; `result()` of what is returned holds the verdict."""
     loaded = load_recipe(Path(recipe), list(overrides), os.environ)
-    return worth_of(loaded, options or Evaluating(), _log_to(listen))
+    return worth_of(loaded, options or Evaluating(), _log_to(listen), overrides)
 
 
 def evaluate(

@@ -91,6 +91,9 @@ def test_a_dry_run_reads_no_weight(tmp_path, capsys):
     (tmp_path / "teacher" / "model.safetensors").write_bytes(b"no weights")
     assert run_cli(["train", str(path), "--dry-run"]) == 0
     assert "are free" in capsys.readouterr().out
+    assert run_cli(["train", str(path), "--dry-run", "--json"]) == 0
+    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (told["kind"], told["memory"]["fits"], told["prompts"]["held_out"] > 0) == ("check", True, True)
     assert not (tmp_path / "runs").exists()
     assert run_cli(["train", str(path)]) == 2
 

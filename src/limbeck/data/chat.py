@@ -34,7 +34,7 @@ __all__ = [
     "Template",
     "choose_template",
     "compare_stops",
-    "keys_of",
+    "key_of",
     "pad_id",
     "prompts_hash",
     "render_prompts",
@@ -122,20 +122,14 @@ def render_prompts(
     return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
 
 
-def keys_of(prompts: Sequence[Prompt]) -> list[str]:
-    """What names each prompt in every model's answers: its conversation, and which repetition of it this is."""
-    seen: Counter[str] = Counter()
-    keys: list[str] = []
-    for prompt in prompts:
-        content = content_hash(prompt.messages)
-        keys.append(f"{content}/{seen[content]}")
-        seen[content] += 1
-    return keys
+def key_of(prompt: Prompt) -> str:
+    """What names a prompt in every model's answers: its conversation, however a template writes it."""
+    return content_hash(prompt.messages)
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 over the conversations, whatever their order and however a template writes them."""
-    return hashlib.sha256("\n".join(sorted(keys_of(prompts))).encode("ascii")).hexdigest()
+    """SHA-256 over the conversations, each once, whatever their order and however a template writes them."""
+    return hashlib.sha256("\n".join(sorted({key_of(prompt) for prompt in prompts})).encode("ascii")).hexdigest()
 
 
 def _render_all(rows: Sequence[Row], tokenizer: Tokenizer, template: Template, options: Options) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from limbeck.data.chat import Prompt, keys_of
+from limbeck.data.chat import Prompt, key_of
 from limbeck.evaluation.sides import Side
 from limbeck.models.load import LanguageModel, load_model
 from limbeck.models.save import weights_hash
@@ -24,7 +24,7 @@ from limbeck.rollouts.request import Completion, Request, Written, prompt_reques
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 
-__all__ = ["Answering", "answer_prompts", "answer_row", "answer_side", "labels_of", "load_side", "text_of"]
+__all__ = ["Answering", "answer_prompts", "answer_row", "answer_side", "asked_of", "labels_of", "load_side", "text_of"]
 
 CHUNKS_PER_SLOT = 4
 MAX_LABEL_LENGTH = 80
@@ -86,14 +86,12 @@ def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device
         "num_real": side.num_real,
     }
     evaluation.learn(side.alias, facts)
-    asked = [
-        (place, key, sample) for place, key in enumerate(keys_of(side.prompts)) for sample in range(answering.samples)
-    ]
+    asked = asked_of(side, answering)
     known = {(row["key"], row["sample"]) for row in evaluation.read_answers(side.alias)}
     if not known and (rows := _answered_before(evaluation, side, facts, log)):
         evaluation.write_answers(side.alias, rows)
         return
-    todo = [each for each in asked if each[1:] not in known]
+    todo = [(prompt, sample) for prompt, sample in asked if (key_of(prompt), sample) not in known]
     if not todo:
         return
     longest = max(len(prompt.ids) for prompt in side.prompts) + answering.max_tokens
@@ -102,8 +100,13 @@ def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device
     size = CHUNKS_PER_SLOT * answering.slots
     for start in range(0, len(todo), size):
         log("phase", phase=f"{side.alias} answers, {len(asked) - len(todo) + start} of {len(asked)} so far")
-        for row in _answer_chunk(engine, side, todo[start : start + size], answering):
+        for row in _answer_chunk(engine, todo[start : start + size], answering):
             evaluation.append_answer(side.alias, row)
+
+
+def asked_of(side: Side, answering: Answering) -> list[tuple[Prompt, int]]:
+    """Each prompt with the number of each of its samples."""
+    return [(prompt, sample) for prompt in side.prompts for sample in range(answering.samples)]
 
 
 def _answered_before(evaluation: Evaluation, side: Side, facts: dict[str, object], log: Log) -> list[dict[str, Any]]:
@@ -119,17 +122,16 @@ def _answered_before(evaluation: Evaluation, side: Side, facts: dict[str, object
 
 
 def _answer_chunk(
-    engine: Engine, side: Side, asked: Sequence[tuple[int, str, int]], answering: Answering
+    engine: Engine, asked: Sequence[tuple[Prompt, int]], answering: Answering
 ) -> Iterator[dict[str, object]]:
     """The answers as rows, with how long each took from its turn to its end and its share of the chunk's time."""
-    prompts = [side.prompts[place] for place, _, _ in asked]
     requests = [
         Request(
             prompt.ids,
             stream_key(answering.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
             answering.max_tokens,
         )
-        for prompt, (_, _, sample) in zip(prompts, asked, strict=True)
+        for prompt, sample in asked
     ]
     written: list[list[Written]] = [[] for _ in requests]
     begun, ended = [0.0] * len(requests), [0.0] * len(requests)
@@ -141,12 +143,11 @@ def _answer_chunk(
         written[event.request].append(event)
         ended[event.request] = before = now
     engine_s = (time.perf_counter() - started) / len(requests)
-    for row, (prompt, (_, key, sample)) in enumerate(zip(prompts, asked, strict=True)):
+    for row, (prompt, sample) in enumerate(asked):
         ids = tuple(event.token for event in written[row])
         done = Completion(ids, (), written[row][-1].end == "limit")
         yield answer_row(
             prompt,
-            key,
             sample,
             answer=text_of(engine, done),
             ids=list(ids),
@@ -158,12 +159,11 @@ def _answer_chunk(
         )
 
 
-def answer_row(prompt: Prompt, key: str, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
+def answer_row(prompt: Prompt, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
     """An answer as it is stored, before it is graded; None for what is not known of it."""
     return {
-        "key": key,
+        "key": key_of(prompt),
         "source": prompt.source,
-        "occurrence": int(key.rpartition("/")[2]),
         "sample": sample,
         "prompt": prompt.text,
         "messages": [asdict(turn) for turn in prompt.messages],

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from limbeck.data.chat import Prompt, keys_of
-from limbeck.evaluation.answers import Answering, Log, answer_row
+from limbeck.data.chat import Prompt
+from limbeck.evaluation.answers import Answering, Log, answer_row, asked_of
 from limbeck.evaluation.sides import Side
 from limbeck.models.refs import ModelRef
 from limbeck.recipe.evaluating import Evaluating, option_refused
@@ -74,19 +74,12 @@ def answer_hosted(evaluation: Evaluation, side: Side, answering: Answering, log:
     texts = sha256("\0".join(prompt.text for prompt in side.prompts).encode("utf-8", "replace")).hexdigest()
     facts = {"weights": None, "model": side.name, "parameters": dict(side.hosted.parameters), "prompts": texts}
     evaluation.learn(side.alias, facts)
-    asked = [
-        (prompt, key, sample)
-        for prompt, key in zip(side.prompts, keys_of(side.prompts), strict=True)
-        for sample in range(answering.samples)
-    ]
+    asked = asked_of(side, answering)
     known = evaluation.read_answers(side.alias)
     if len(known) == len(asked) and all(row["failure"] is None for row in known):
         return
     found = hosted_teacher(evaluation, side).write(
-        [
-            (json.loads(prompt.text), int(key.rpartition("/")[2]) * answering.samples + sample)
-            for prompt, key, sample in asked
-        ],
+        [(json.loads(prompt.text), sample) for prompt, sample in asked],
         max_tokens=answering.max_tokens,
         temperature=answering.temperature,
         seed=answering.seed,
@@ -97,11 +90,11 @@ def answer_hosted(evaluation: Evaluation, side: Side, answering: Answering, log:
     evaluation.write_answers(side.alias, rows)
 
 
-def _row(prompt: Prompt, key: str, sample: int, found: Answer | Failure) -> dict[str, object]:
+def _row(prompt: Prompt, sample: int, found: Answer | Failure) -> dict[str, object]:
     if isinstance(found, Failure):
-        return answer_row(prompt, key, sample, failure=f"{found.kind}: {found.text}")
+        return answer_row(prompt, sample, failure=f"{found.kind}: {found.text}")
     if found.label not in ANSWERED:
-        return answer_row(prompt, key, sample, failure=found.label)
+        return answer_row(prompt, sample, failure=found.label)
     counts = {"length": found.output_tokens, "num_prompt_tokens": found.input_tokens}
     cut_off = found.label == "cut-off"
-    return answer_row(prompt, key, sample, answer=found.text, cut_off=cut_off, label=found.label, **counts)
+    return answer_row(prompt, sample, answer=found.text, cut_off=cut_off, label=found.label, **counts)

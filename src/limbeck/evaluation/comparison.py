@@ -26,7 +26,7 @@ SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """`key` names the prompt by its conversation and occurrence, `prompt_text` is exactly what went out.
+    """`key` names the prompt by its conversation, `prompt_text` is exactly what went out.
 
     `length` is the answer's (None: there is no answer), `source` the row's place for people.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from limbeck.data.chat import keys_of
+from limbeck.data.chat import Prompt, key_of
 from limbeck.evaluation.answers import load_side
 from limbeck.evaluation.held_out import TextMeasure, measure_text
 from limbeck.evaluation.marking import mark_answers, nearest_beta
@@ -37,17 +37,16 @@ def distances(evaluation: Evaluation, sides: Sequence[Side], device: str) -> dic
     marked = next((role for role in ("distilled", "student") if role in roles), None)
     found: dict[str, TextMeasure] = {}
     for side in others:
-        keys = keys_of(side.prompts)
         by_key = {row["key"]: row for row in evaluation.read_answers(side.alias) if row["sample"] == 0 and row["ids"]}
-        places = [place for place, key in enumerate(keys) if key in by_key]
-        if places:
-            rows = [by_key[keys[place]] for place in places]
+        prompts = [prompt for prompt in side.prompts if key_of(prompt) in by_key]
+        if prompts:
+            rows = [by_key[key_of(prompt)] for prompt in prompts]
             answers = [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in rows]
             model = load_side(side, device)
             found[side.alias] = measured = measure_text(
                 model,
                 reads,
-                [side.prompts[place] for place in places],
+                prompts,
                 answers,
                 Objective(),
                 max_tokens=READ_TOKENS,
@@ -55,8 +54,8 @@ def distances(evaluation: Evaluation, sides: Sequence[Side], device: str) -> dic
                 chunk_tokens=CHUNK_TOKENS,
             )
             if side.role == marked:
-                worst = sorted(range(len(places)), key=lambda number: -measured.nats[number])[:NUM_MARKED]
-                chosen = [(places[number], answers[number]) for number in worst]
+                worst = sorted(range(len(prompts)), key=lambda number: -measured.nats[number])[:NUM_MARKED]
+                chosen = [(prompts[number], answers[number]) for number in worst]
                 _write_marks(evaluation, side, model, teacher, reads, chosen)
     return found
 
@@ -67,12 +66,11 @@ def _write_marks(
     model: LanguageModel,
     teacher: Side,
     reads: LocalTeacher,
-    chosen: Sequence[tuple[int, Completion]],
+    chosen: Sequence[tuple[Prompt, Completion]],
 ) -> None:
-    keys = keys_of(side.prompts)
-    prompts = [side.prompts[place] for place, _ in chosen]
+    prompts = [prompt for prompt, _ in chosen]
     marks = mark_answers(model, reads, prompts, [answer for _, answer in chosen], pad_id=side.pad_id)
     # under the evaluation's own keys, by which the marks are found beside the rows
-    named = tuple(replace(each, key=keys[place]) for each, (place, _) in zip(marks, chosen, strict=True))
+    named = tuple(replace(each, key=key_of(prompt)) for each, prompt in zip(marks, prompts, strict=True))
     sheet = MarkSheet(side.name, teacher.name, side.ref.step, nearest_beta(Objective()), named)
     write_marks(evaluation.marks_path / f"{side.alias}.safetensors", sheet)

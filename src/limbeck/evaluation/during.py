@@ -117,8 +117,12 @@ def best_step(evaluations: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> HeldOut:
-    """Choose the prompts by content, the same for every run on this file, and have the fixed text written once."""
-    by_content = sorted(material.held_out.prompts, key=lambda prompt: (prompt.content_hash, prompt.occurrence))
+    """Choose the prompts by content, the same for every run on this file, and have the fixed text written once.
+
+    A repeated prompt is asked once: a second time says nothing new, and would count as if it did.
+    """
+    different = [prompt for prompt in material.held_out.prompts if prompt.occurrence == 0]
+    by_content = sorted(different, key=lambda prompt: prompt.content_hash)
     prompts = tuple(by_content[: recipe.held_out_sample])
     given = material.held_out_targets
     if given is not None:

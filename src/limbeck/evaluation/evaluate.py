@@ -7,6 +7,7 @@ compare   any models on a file of prompts
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from limbeck.evaluation.graders import chrf
 from limbeck.evaluation.grading import Measure, choose_measure, grade_answers
 from limbeck.evaluation.judging import ALIAS, find_judge, judge_pairs
 from limbeck.evaluation.result import Evaluated, compared_pairs, result_of
-from limbeck.evaluation.sides import Named, Role, Side, all_sides
+from limbeck.evaluation.sides import Named, Role, Side, all_sides, ask_once
 from limbeck.machine import use_machine
 from limbeck.models.refs import parse_ref
 from limbeck.recipe.evaluating import Evaluating
@@ -57,8 +58,8 @@ class _Question:
     hosted: Mapping[str, Any] = field(default_factory=dict)
 
 
-def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log) -> Evaluation:
-    """Teacher against student on the recipe's held-out prompts."""
+def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log, overrides: Sequence[str] = ()) -> Evaluation:
+    """Teacher against student on the recipe's held-out prompts; `overrides` are those that the recipe was loaded with."""
     recipe = loaded.recipe
     if recipe.teacher is None:
         raise Refusal(
@@ -67,7 +68,8 @@ def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log) -> Evaluation:
             needed="Whether distilling is worth it is a question about a teacher and a student.",
             fix="Name a recipe with a teacher; limbeck eval compares any models.",
         )
-    commands = {"recipe": str(loaded.path), "again": f"limbeck worth {loaded.path}"}
+    named = [str(loaded.path), *(text for override in overrides for text in ("--set", override))]
+    commands = {"recipe": shlex.join(named), "again": shlex.join(["limbeck", "worth", *named, *options.arguments()])}
     return _evaluate(_of_recipe(recipe, "worth", {}, options, commands), options, log)
 
 
@@ -75,7 +77,12 @@ def evaluate_run(run: Run, options: Evaluating, log: Log, prompts: Path | None =
     """A run's student as it began, its result and its teacher, on its held-out prompts or another file."""
     recipe = load_recipe(run.recipe_path, [], {}).recipe
     recipe = recipe.model_copy(update={"workspace": str(run.path.parents[1])})
-    commands = {"recipe": str(run.recipe_path), "run": str(run.path), "again": f"limbeck eval {run.path}"}
+    again = ["limbeck", "eval", str(run.path), *(() if prompts is None else ("--prompts", str(prompts)))]
+    commands = {
+        "recipe": shlex.quote(str(run.recipe_path)),
+        "run": shlex.quote(str(run.path)),
+        "again": shlex.join([*again, *options.arguments()]),
+    }
     question = _of_recipe(recipe, "after", {"distilled": f"run:{run.name}"}, options, commands)
     if prompts is not None:
         question = replace(question, rows=read_rows(prompts).rows, files=(str(prompts),))
@@ -86,9 +93,13 @@ def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, optio
     """Models on the prompts of a file; ROLE=MODEL says that one is the teacher, the student or the distilled one."""
     named: list[Named] = []
     for number, text in enumerate(models):
-        role: Role = next((each for each in ROLES if text.startswith(f"{each}=")), "model")
+        word, sign, model = text.partition("=")
+        role: Role = next((each for each in ROLES if sign and word == each), "model")
+        if role == "model":
+            if sign and word.isidentifier() and not Path(text).exists():
+                raise _role_unknown(text)
+            model = text
         alias = f"model-{number + 1}" if role == "model" else role
-        model = text if role == "model" else text.partition("=")[2]
         ref = parse_ref(model, workspace=workspace)
         named.append(Named(alias, role, ref, hosted=hosted_settings(ref, alias, options)))
     if len({each.alias for each in named}) < len(named) or not named:
@@ -100,6 +111,8 @@ def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, optio
         )
     roles = {each.role for each in named}
     kind = "after" if roles == set(ROLES) else "worth" if roles == set(ROLES[:2]) else "compare"
+    again = ["limbeck", "eval", *models, "--prompts", str(prompts), *options.arguments()]
+    again += () if workspace == Path() else ("--workspace", str(workspace))
     question = _Question(
         kind=kind,
         named=tuple(sorted(named, key=lambda each: each.role != "student")),
@@ -111,9 +124,18 @@ def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, optio
         grader=options.grader_settings(),
         rendering={},
         device="auto",
-        commands={"again": f"limbeck eval {' '.join(models)} --prompts {prompts}"},
+        commands={"again": shlex.join(again)},
     )
     return _evaluate(question, options, log)
+
+
+def _role_unknown(text: str) -> UsageError:
+    return UsageError(
+        "evaluation.role",
+        given=f"{text!r} names a role that there is none of.",
+        needed=f"A role is {', '.join(ROLES)}: the verdict is about these.",
+        fix="Write one of them before the =, or the model alone.",
+    )
 
 
 def _of_recipe(
@@ -161,7 +183,8 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     """Ask, grade, compare, decide; all of it is in the evaluation's folder at the end."""
     known = {each.alias for each in question.named if each.hosted is not None}
     options.refuse_unused(known | ({ALIAS} if (options.judge or "").startswith("openai:") else set()))
-    sides = all_sides(question.named, question.rows, max_tokens=question.max_tokens, **question.rendering)
+    rows, notes = ask_once(question.rows)
+    sides = all_sides(question.named, rows, max_tokens=question.max_tokens, **question.rendering)
     prompts = sides[0].prompts
     measure = choose_measure(prompts, question.grader)
     _refuse_unknown(options, sides)
@@ -169,7 +192,7 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     if measure.kind == "text" and not judge:
         chrf("", "a")  # an extra that is missing is told now, and not after hours of answers
     answering = Answering(question.max_tokens, options.temperature, options.samples, options.seed, question.slots)
-    about = {"files": list(question.files), "num": len(prompts), "hash": prompts_hash(prompts)}
+    about = {"files": list(question.files), "num": len(prompts), "hash": prompts_hash(prompts), "notes": notes}
     asked = {
         "kind": question.kind,
         "prompts": about,

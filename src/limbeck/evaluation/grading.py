@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Literal
 
-from limbeck.data.chat import Prompt, keys_of
+from limbeck.data.chat import Prompt, key_of
 from limbeck.evaluation.comparison import GradedAnswer, GradedModel
 from limbeck.evaluation.grader_settings import choose_grader
 from limbeck.evaluation.graders import Grade, chrf, grade
@@ -70,7 +70,7 @@ def grade_answers(
     Args:
         teacher: its answers by key and sample, where likeness to them is the measure; None for the teacher's own rows.
     """
-    place_of = {key: place for place, key in enumerate(keys_of(prompts))}
+    place_of = {key_of(prompt): place for place, prompt in enumerate(prompts)}
     graded: list[dict[str, Any]] = []
     for row in rows:
         place = place_of[row["key"]]

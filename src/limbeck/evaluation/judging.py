@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.data.chat import keys_of
+from limbeck.data.chat import key_of
 from limbeck.data.rows import Message, Row, content_hash
 from limbeck.errors import DataError
 from limbeck.evaluation.answers import Log, load_side
@@ -70,7 +70,7 @@ def judge_pairs(
 ) -> dict[tuple[str, str], Judged]:
     """What the judge thinks of each pair of aliases; what it replied before is not asked again."""
     prompts, rows = sides[0].prompts, {side.alias: evaluation.read_answers(side.alias) for side in sides}
-    references = {key: prompt.reference for key, prompt in zip(keys_of(prompts), prompts, strict=True)}
+    references = {key_of(prompt): prompt.reference for prompt in prompts}
     writer = _writer(evaluation, judge, device)
     found: dict[tuple[str, str], Judged] = {}
     for one, two in pairs:

@@ -15,6 +15,7 @@ from limbeck.data.rows import Message, Row, content_hash
 from limbeck.data.targets import make_targets
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.marking import mark_answers, nearest_beta
+from limbeck.evaluation.sides import NO_LIMIT, refuse_too_long
 from limbeck.machine import use_machine
 from limbeck.models.load import LanguageModel, load_model
 from limbeck.models.refs import ModelRef
@@ -94,19 +95,21 @@ def mark_prompt(
     """
     pair = compare_pair(recipe)
     assert pair.teacher_ref is not None, "a recipe that scores has a teacher"
-    limits = [limit for ref in (pair.student_ref, pair.teacher_ref) if (limit := num_positions(ref)) is not None]
-    recipe = recipe.model_copy(update={"max_prompt_tokens": max(1, min([2**20, *limits]) - max_tokens)})
+    recipe = recipe.model_copy(update={"max_prompt_tokens": NO_LIMIT})
     messages = (Message("user", prompt),)
     row = Row(messages, answer, "the prompt", content_hash(messages), {})
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
+    targets = None if answer is None else make_targets(rendered, pair.tokenizer, pair.stop, [False]).answer_to(asked)
+    for ref in (pair.student_ref, pair.teacher_ref):
+        longest = max_tokens if targets is None else len(targets)
+        refuse_too_long(ref.text, num_positions(ref), len(asked.ids), longest)
     device = torch.device(use_machine(recipe.device).device)
     student, teacher = (_load(ref, pair, device) for ref in (pair.student_ref, pair.teacher_ref))
-    if answer is None:
+    if targets is None:
         written = _write(student, pair, asked.ids, max_tokens)
     else:
-        targets = make_targets(rendered, pair.tokenizer, pair.stop, [False])
-        written = Completion(targets.answer_to(asked), (), False)
+        written = Completion(targets, (), False)
     refuse_unshared([replace(asked, ids=(*asked.ids, *written.ids))], pair)
     marked = mark_answers(
         student, LocalTeacher(teacher), [asked], [written], temperature=objective.temperature, pad_id=pair.pad_id

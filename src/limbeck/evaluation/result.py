@@ -69,7 +69,7 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
     asked, seed = done.evaluation.asked(), options.seed
     rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
     graded = {alias: graded_model(alias, each, asked["settings"]) for alias, each in rows.items()}
-    notes = list(dict.fromkeys(note for side in done.sides for note in side.notes))
+    notes = [*asked["prompts"]["notes"], *dict.fromkeys(note for side in done.sides for note in side.notes)]
     notes += _told_by_judge(done, graded, seed)
     scored = {pair: _scored(done, graded, pair) for pair in compared_pairs(done.kind, done.sides)}
     alike = {side.alias for side in done.sides if side.alike}

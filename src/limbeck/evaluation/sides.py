@@ -8,6 +8,7 @@ A model behind a chat API gets messages, and its server writes them as it does.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from limbeck.runs.store import Run
 from limbeck.teachers.hosted import HostedSettings
 from limbeck.training.material import num_positions
 
-__all__ = ["Named", "Role", "Side", "all_sides", "make_sides", "own_options", "run_of"]
+__all__ = ["Named", "Role", "Side", "all_sides", "ask_once", "make_sides", "own_options", "refuse_too_long", "run_of"]
 
 Role = Literal["teacher", "student", "distilled", "model"]
 NO_LIMIT = 2**31
@@ -65,6 +66,30 @@ class Side(Named):
     @property
     def torch_dtype(self) -> torch.dtype:
         return getattr(torch, self.dtype)
+
+
+def ask_once(rows: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    """Each conversation once, with the reference answers of all its rows, and notes on those that stood there again.
+
+    A repetition says nothing new of a model, and an interval would take it for one more prompt.
+    """
+    by_content: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_content[row.content_hash].append(row)
+    merged: list[Row] = []
+    num_unlike = 0
+    for same in by_content.values():
+        texts = [() if row.reference is None else (row.reference, *row.others) for row in same]
+        num_unlike += len(set(texts)) > 1
+        first, *others = dict.fromkeys(text for each in texts for text in each) or [None]
+        merged.append(replace(same[0], reference=first, others=tuple(others)))
+    notes: list[str] = []
+    if len(merged) < len(rows):
+        notes.append(f"{len(rows) - len(merged)} of {len(rows)} rows repeat the prompt of another: each is asked once.")
+    if num_unlike:
+        told = "Prompts whose rows carry different reference answers"
+        notes.append(f"{told}: {num_unlike}. Each of these answers counts as right.")
+    return tuple(merged), tuple(notes)
 
 
 def all_sides(named: Sequence[Named], rows: Sequence[Row], **rendering: Any) -> list[Side]:
@@ -131,7 +156,8 @@ def make_sides(
         num_real = num_shared or _num_shared(own, own, each.ref, each.ref) or 0
         stop = stop_ids(own, load_generation_config(each.ref), asked, given)
         rendered = render_prompts(rows, own, asked, options=given, max_prompt_tokens=max_prompt_tokens, on_long=on_long)
-        _refuse_too_long(each, rendered.prompts, max_tokens)
+        longest = max(len(prompt.ids) for prompt in rendered.prompts)
+        refuse_too_long(each.ref.text, num_positions(each.ref), longest, max_tokens)
         sides.append(
             Side(
                 **vars(each),
@@ -197,13 +223,16 @@ def _template_note(each: Named, tokenizer: PreTrainedTokenizerBase, shared: Temp
     return (f"{each.alias} has a template of its own and is asked in the one that all are asked in.",)
 
 
-def _refuse_too_long(each: Named, prompts: Sequence[Prompt], max_tokens: int) -> None:
-    limit, longest = num_positions(each.ref), max(len(prompt.ids) for prompt in prompts)
-    if limit is not None and longest + max_tokens > limit:
-        raise ModelError(
-            "model.too-short",
-            given=f"The longest prompt has {longest} tokens, an answer up to {max_tokens}; {each.ref.text} has {limit} "
-            "positions.",
-            needed="Every position of prompt and answer needs a place in each model.",
-            fix=f"Give --max-tokens {max(1, limit - longest)} or fewer, or leave the longest prompts out.",
-        )
+def refuse_too_long(name: str, limit: int | None, longest: int, max_tokens: int) -> None:
+    """Raises ModelError if a prompt of `longest` tokens and an answer have no place in a model of `limit` positions."""
+    if limit is None or longest + max_tokens <= limit:
+        return
+    room = limit - longest
+    raise ModelError(
+        "model.too-short",
+        given=f"The longest prompt has {longest} tokens, an answer up to {max_tokens}; {name} has {limit} positions.",
+        needed="Every position of prompt and answer needs a place in each model.",
+        fix=f"Give --max-tokens {room} or fewer, or leave the longest prompts out."
+        if room > 0
+        else f"Leave out the prompts of {limit} tokens and more, or name a model with more positions.",
+    )

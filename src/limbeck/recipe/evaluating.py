@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite, nan
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,6 +73,16 @@ class Evaluating:
             raise option_refused(
                 f"rubric is {self.rubric}, and nobody judges by it", "Name the judge too, or leave it out."
             )
+
+    def arguments(self) -> list[str]:
+        """What was chosen here, as a command line says it; the name is this evaluation's own and is left out."""
+        found: list[str] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "name" and value != each.default:
+                values = value if isinstance(value, tuple) else (value,)
+                found += [text for one in values for text in (f"--{each.name.replace('_', '-')}", str(one))]
+        return found
 
     def grader_settings(self) -> GraderSettings | None:
         """The grader that is named here, if one is."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # reading runs must not wait for torch
     from limbeck.planning.check import CheckReport
     from limbeck.planning.memory import MemoryPlan
 
-__all__ = ["show_check", "show_machine"]
+__all__ = ["check_as_json", "show_check", "show_machine"]
 
 NUM_ROWS_SHOWN = 3
 GIB = 2**30
@@ -41,6 +41,36 @@ def show_check(printer: Printer, report: CheckReport) -> None:
         printer.rule("Notes")
     for note in report.material.notes:
         printer.say(f"- {note}")
+
+
+def check_as_json(report: CheckReport) -> dict[str, object]:
+    """What `show_check` shows, for a program: sizes in bytes, the first prompts as the student reads them."""
+    material, plan = report.material, report.memory
+    return {
+        "kind": "check",
+        "recipe": report.recipe.settings(),
+        "objective": report.objective,
+        "prompts": {
+            "train": len(material.train.prompts),
+            "held_out": len(material.held_out.prompts),
+            "longest": material.longest_prompt,
+            "first": [
+                {"source": prompt.source, "tokens": len(prompt.ids), "text": prompt.text}
+                for prompt in material.train.prompts[:NUM_ROWS_SHOWN]
+            ],
+        },
+        "models": {"student": material.student_ref.text, "teacher": material.teacher_ref and material.teacher_ref.text},
+        "stop_ids": list(material.stop.ids),
+        "memory": {
+            "components": plan.components,
+            "phases": plan.phases,
+            "peak_phase": plan.peak_phase,
+            "peak_bytes": plan.peak_bytes,
+            "free_bytes": plan.free_bytes,
+            "fits": plan.fits,
+        },
+        "notes": list(material.notes),
+    }
 
 
 def _show_prompts(printer: Printer, report: CheckReport) -> None:

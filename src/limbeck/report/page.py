@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from limbeck.console import visible
-from limbeck.errors import UsageError
+from limbeck.errors import LimbeckError, Stopped, UsageError
 from limbeck.report.marked import LEADING_SPACE, Sheet, sheets
 from limbeck.report.rows import Row, Rows, collect, label
 from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
@@ -55,7 +55,15 @@ def write_page(name: str, workspace: Path, output: Path | None = None) -> Path:
     result = evaluation.result()
     answers = {model["alias"]: evaluation.read_answers(model["alias"]) for model in result["models"]}
     workspace = evaluation.path.parents[1] if evaluation.path.parent.name == "evaluations" else workspace
-    write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
+    gone = [alias for alias, rows in answers.items() if not rows]
+    if gone:
+        text = f"The answers of {', '.join(gone)} are no longer in {evaluation.path}: their rows cannot be shown."
+        result = {**result, "notes": [*result["notes"], text]}
+    try:
+        write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
+    except Stopped as error:  # which is about runs: a report has nothing to go on with
+        fix = "Free space, give the permission, or write to another folder with -o."
+        raise LimbeckError("report.not-written", given=error.given, needed="A page is written whole or not at all.", fix=fix) from error
     return output
 
 
@@ -213,7 +221,7 @@ def _data(result: Mapping[str, Any], rows: Rows, marked: Sequence[Sheet]) -> Mar
 
 
 def _row(row: Row) -> dict[str, Any]:
-    left_out = ("key", "source", "occurrence", "messages", "labels", "ids", "prompt", "reference")
+    left_out = ("key", "source", "messages", "labels", "ids", "prompt", "reference")
     answers = {
         alias: [{name: value for name, value in sample.items() if name not in left_out} for sample in samples]
         for alias, samples in row.answers.items()

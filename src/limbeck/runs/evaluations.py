@@ -26,6 +26,12 @@ from limbeck.runs.store import new_folder
 
 __all__ = ["Evaluation", "evaluations_folder", "find_evaluation", "list_evaluations", "open_evaluation", "worth_record"]
 
+# What every view of a result reads.
+_RESULT_KEYS = {
+    *("kind", "name", "prompts", "settings", "measure", "models", "team_length", "comparisons", "slices", "verdict"),
+    *("next_step", "notes"),
+}
+
 
 class Evaluation:
     """One evaluation's folder. Reading needs nothing; writing needs the lock, which `with evaluation:` holds."""
@@ -138,16 +144,21 @@ class Evaluation:
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
-        return _object(self.result_path)
+        found = _object(self.result_path)
+        if not _RESULT_KEYS <= found.keys():
+            raise _unreadable(self.result_path)
+        return found
 
     @property
     def is_readable(self) -> bool:
         """Whether its two files are what Limbeck wrote there, as far as they are there."""
         try:
             self.asked()
-            return not self.finished or {"models", "prompts", "verdict"} <= self.result().keys()
+            if self.finished:
+                self.result()
         except DataError:
             return False
+        return True
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write the result, whole."""

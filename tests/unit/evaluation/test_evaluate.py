@@ -10,7 +10,9 @@ from builders import CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, prompt_row, save_
 from builders import write_rows as write_lines
 from limbeck import verbs
 from limbeck.cli import run_cli
+from limbeck.data.rows import Message, Row, content_hash
 from limbeck.errors import ModelError, Refusal, UsageError
+from limbeck.evaluation.sides import ask_once
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from pairs import write_pair
@@ -238,3 +240,45 @@ def test_a_run_is_evaluated_with_its_own_student_and_teacher_and_the_record_is_f
     told = capsys.readouterr()
     assert "evaluation.below" in told.err
     assert "Did it work?" in told.out
+
+
+def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
+    recipe = write_pair(tmp_path, held_out="held.jsonl")
+    texts = [TEXTS[0], TEXTS[1], TEXTS[0], TEXTS[2], TEXTS[0]]
+    answers = ["one", "two", "one", "three", "uno"]
+    rows = [prompt_row(text, answer=answer) for text, answer in zip(texts, answers, strict=True)]
+    write_lines(tmp_path / "held.jsonl", rows)
+    evaluation = verbs.worth(recipe, SHORT)
+    result = evaluation.result()
+    assert result["prompts"]["num"] == 3
+    assert [model["num_asked"] for model in result["models"]] == [3, 3]
+    assert result["comparisons"][0]["difference"]["n"] == 3, "an interval over five would be too narrow"
+    assert "2 of 5 rows repeat the prompt of another: each is asked once." in result["notes"]
+    assert any("different reference answers: 1" in note for note in result["notes"])
+
+
+def test_each_reference_of_a_repeated_prompt_is_right():
+    messages = (Message("user", "Say yes."),)
+    rows = [
+        Row(messages, reference, f"rows.jsonl:{line}", content_hash(messages), {}, others)
+        for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
+    ]
+    (row,), notes = ask_once(rows)
+    assert (row.reference, row.others, row.source) == ("yes", ("yeah", "aye"), "rows.jsonl:1")
+    assert len(notes) == 2
+
+
+def test_the_command_for_more_has_all_that_was_given(asked, tmp_path):
+    options = Evaluating(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
+    result = verbs.worth(asked[1], options, overrides=["beta=0.5"]).result()
+    assert result["next_step"]["command"] == (
+        f"limbeck worth {asked[1]} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
+        "--price teacher=0.3,1.2 --grader NAME"
+    )
+
+
+def test_a_role_that_there_is_none_of_is_named(asked):
+    folder = asked[0]
+    with pytest.raises(UsageError, match=r"techer=.*teacher, student, distilled") as caught:
+        verbs.evaluate("techer=x", f"student={folder / 'student'}", prompts=folder / "held.jsonl", workspace=folder)
+    assert caught.value.code == "evaluation.role"

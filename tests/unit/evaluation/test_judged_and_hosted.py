@@ -151,7 +151,7 @@ def test_a_hosted_teacher_is_asked_by_messages_and_nothing_that_failed_is_filled
         assert [rows[form]["answer"] for form in (*FAILED, "again")] == [None] * 4
         assert [rows[form]["failure"].partition(":")[0] for form in FAILED] == ["filtered", "rejected", "other-model"]
         assert json.loads(rows["good"]["prompt"]) == [{"role": "user", "content": "question 0"}]
-        assert rows["good"]["key"] == content_hash((Message("user", "question 0"),)) + "/0"
+        assert rows["good"]["key"] == content_hash((Message("user", "question 0"),))
         result = evaluation.result()
         teacher = next(model for model in result["models"] if model["role"] == "teacher")
         counts = ("num_asked", "num_answered", "num_failed", "num_cut_off", "num_empty", "num_not_graded")

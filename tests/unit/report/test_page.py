@@ -254,6 +254,30 @@ def test_an_unknown_name_is_told(stored, capsys):
     assert "evaluation.not-found" in capsys.readouterr().err
 
 
+def test_a_page_that_cannot_be_written_is_no_stopped_run(stored, capsys):
+    folder = stored / "report.html"
+    folder.mkdir()
+    assert run_cli(["report", "first", "-o", str(folder), "--workspace", str(stored)]) == 1
+    assert "report.not-written" in capsys.readouterr().err
+
+
+def test_answers_that_are_gone_are_told_on_the_page(stored, capsys):
+    evaluation = Evaluation(stored / "evaluations" / "first")
+    evaluation.answers("student").unlink()
+    output = stored / "report.html"
+    assert run_cli(["report", "first", "-o", str(output), "--workspace", str(stored)]) == 0
+    assert "The answers of student are no longer in" in output.read_text(encoding="utf-8")
+
+
+def test_half_a_result_is_told_by_its_file(stored, capsys):
+    path = stored / "evaluations" / "first" / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    del result["comparisons"]
+    path.write_text(json.dumps(result))
+    assert run_cli(["report", "first", "--workspace", str(stored)]) == 2
+    assert "result.json" in capsys.readouterr().err
+
+
 def _colours(style):
     """The colours of the light page and of the dark one, by name."""
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)

@@ -63,7 +63,9 @@ def write_page(name: str, workspace: Path, output: Path | None = None) -> Path:
         write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
     except Stopped as error:  # which is about runs: a report has nothing to go on with
         fix = "Free space, give the permission, or write to another folder with -o."
-        raise LimbeckError("report.not-written", given=error.given, needed="A page is written whole or not at all.", fix=fix) from error
+        raise LimbeckError(
+            "report.not-written", given=error.given, needed="A page is written whole or not at all.", fix=fix
+        ) from error
     return output
 
 

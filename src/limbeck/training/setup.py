@@ -17,6 +17,7 @@ from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
 from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
+from limbeck.models.short_attention import write_out_short_attention
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
@@ -107,6 +108,8 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     """The state before the first step."""
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
+    if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":
+        write_out_short_attention(models.student.module)
     shares = models.student_writing.share and (models.teacher_writing is None or models.teacher_writing.share)
     return TrainState(
         student=models.student,

@@ -122,8 +122,7 @@ def train(
             if as_json:
                 _print_json(check_as_json(report))
             else:
-                printer.rule(path.name)
-                show_check(printer, report)
+                show_check(printer, report, path.name)
             refuse_if_too_large(report.memory)
     elif as_json:
         verbs.train(recipe, *later, overrides=overrides, listen=_print_json)
@@ -218,12 +217,7 @@ def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
 
 
 @app.command
-def show(
-    run: RunName,
-    *,
-    workspace: Workspace = Path(),
-    as_json: Json = False,
-) -> None:
+def show(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
     from limbeck.report.runs import show_run
     from limbeck.runs.store import find_run

@@ -59,7 +59,7 @@ class _Question:
 
 
 def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log, overrides: Sequence[str] = ()) -> Evaluation:
-    """Teacher against student on the recipe's held-out prompts; `overrides` are those that the recipe was loaded with."""
+    """Teacher against student on the recipe's held-out prompts; `overrides` are those that it was loaded with."""
     recipe = loaded.recipe
     if recipe.teacher is None:
         raise Refusal(

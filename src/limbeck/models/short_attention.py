@@ -1,8 +1,8 @@
 """Attention of short texts with its gradient, for weights in bfloat16 on a CPU.
 
-torch's own kernel takes the queries of a text shorter than 192 positions 32 at a time, and in bfloat16 its backward pass
-is then three to five times as slow as the products written out, which use the matrix units for whole texts. Here they
-are written out a few texts at a time. Scores and probabilities are float32, and the backward pass computes them again, so
+torch's own kernel takes the queries of a text shorter than 192 positions 32 at a time, and in bfloat16 its backward
+pass is then three times as slow as the products written out, which use the matrix units for whole texts. Here they are
+written out a few texts at a time. Scores and probabilities are float32, and the backward pass computes them again, so
 nothing is kept in proportion to the square of the length.
 
 Shapes  B = sequences, T = queries, K = keys, H = query heads, G = key/value heads, R = H / G, D = head size.
@@ -29,7 +29,7 @@ _CHANGES_SCORES = ("position_bias", "softcap", "s_aux")
 
 
 def write_out_short_attention(module: PreTrainedModel) -> None:
-    """From now on the module trains on short texts by the products written out, where its family lets that be chosen."""
+    """From now on the module trains on short texts by the products written out, where its family offers that."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
     if module.config._attn_implementation == "sdpa" and module.is_backend_compatible():

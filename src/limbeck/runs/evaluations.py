@@ -145,7 +145,7 @@ class Evaluation:
                 fix="Give the same command again: it goes on where it stopped.",
             )
         found = _object(self.result_path)
-        if not _RESULT_KEYS <= found.keys():
+        if not found.keys() >= _RESULT_KEYS:
             raise _unreadable(self.result_path)
         return found
 

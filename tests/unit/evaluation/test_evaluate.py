@@ -268,11 +268,12 @@ def test_each_reference_of_a_repeated_prompt_is_right():
     assert len(notes) == 2
 
 
-def test_the_command_for_more_has_all_that_was_given(asked, tmp_path):
+def test_the_command_for_more_has_all_that_was_given(tmp_path):
+    recipe = pair_with(tmp_path, num=10)
     options = Evaluating(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
-    result = verbs.worth(asked[1], options, overrides=["beta=0.5"]).result()
+    result = verbs.worth(recipe, options, overrides=["beta=0.5"]).result()
     assert result["next_step"]["command"] == (
-        f"limbeck worth {asked[1]} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
+        f"limbeck worth {recipe} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
         "--price teacher=0.3,1.2 --grader NAME"
     )
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
-from limbeck.driver import answer_run, resume_run, stages_at_start, train_stages
+from limbeck.driver import answer_run, plan_stages, resume_run, train_stages
 from limbeck.errors import UsageError
 from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
 from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.machine import use_machine
-from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
+from limbeck.planning.check import CheckReport, check_recipe
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.report.page import write_page
@@ -86,12 +86,8 @@ def resume(
 
 
 def plan(*recipes: str | Path, overrides: Sequence[str] = ()) -> list[CheckReport]:
-    """Prompts, pair and memory of each recipe, without reading a weight.
-
-    A stage that goes on from an earlier one, or learns from it, is planned with the model that that one starts from:
-    they are of one shape.
-    """
-    return [plan_recipe(stage) for stage in stages_at_start(_load(recipes, overrides))]
+    """Prompts, pair and memory of each recipe, without reading a weight; see `limbeck.driver.plan_stages`."""
+    return plan_stages(_load(recipes, overrides))
 
 
 def _load(recipes: Sequence[str | Path], overrides: Sequence[str]) -> list[LoadedRecipe]:

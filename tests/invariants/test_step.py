@@ -21,11 +21,11 @@ from limbeck.objectives.divergence import evaluate
 from limbeck.objectives.fused import fused_divergence, fused_with_readings
 from limbeck.recipe.schema import PracticeGrowth
 from limbeck.rollouts.request import Completion
-from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step, train
+from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step
 from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Dense
 from limbeck.training.batches import PromptOrder, micro_batches
-from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model
+from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model, train
 
 RECIPE = recipe_of(
     steps=10,
@@ -430,7 +430,7 @@ def test_the_practice_limit_grows_as_the_recipe_says():
 def test_answers_to_the_same_prompt_are_different_answers():
     """Several answers per prompt, a row that stands twice in the file, a prompt that comes twice in one step."""
     once, twin = prompt_of([5, 9]), prompt_of([5, 9], occurrence=1)
-    requests = practice_requests([once, twin, once], 0, 8, with_recipe(answers_per_prompt=4))
+    requests = practice_requests([prompt for prompt in (once, twin, once) for _ in range(4)], 0, RECIPE)
     assert len(requests) == 12
     assert len({request.key for request in requests}) == 12
     _, record = gradient_of_step(with_recipe(answers_per_prompt=4), prompts=random_prompts(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from limbeck.data.chat import Template
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
 from limbeck.planning.certificate import Finding, certify
@@ -30,15 +31,19 @@ class CheckReport:
     findings: tuple[Finding, ...]
 
 
-def plan_recipe(recipe: Recipe, matmul_precision: str | None = None) -> CheckReport:
-    """Prompts, pair and memory, without reading a weight; a run that goes on keeps its `matmul_precision`.
+def plan_recipe(recipe: Recipe, matmul_precision: str | None = None, template: Template | None = None) -> CheckReport:
+    """Prompts, pair and memory, without reading a weight.
+
+    Args:
+        matmul_precision: that of a run that goes on.
+        template: in place of the one that the recipe names, which may not be there yet.
 
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
     objective = describe_objective(recipe)
     machine = use_machine(recipe.device, matmul_precision)
-    material = prepare_material(recipe)
+    material = prepare_material(recipe, template)
     memory = plan_for(
         material.student_ref,
         material.teacher_ref,

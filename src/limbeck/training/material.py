@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -42,8 +42,10 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Asking:
-    """How a local teacher is asked for text: in the student's template where it also scores, in its own elsewhere."""
+    """How a teacher that is here is asked for text: in the student's way where it also scores, in its own elsewhere."""
 
+    ref: ModelRef
+    tokenizer: PreTrainedTokenizerBase
     template: Template
     options: Mapping[str, object]
     stop: StopSet
@@ -54,12 +56,14 @@ class Asking:
 
 @dataclass(frozen=True)
 class Pair:
-    """The models by their configurations and tokenizers. Without a teacher, the vocabulary is the student's own."""
+    """The models by their configurations and tokenizers; `asking` is for a teacher that is here.
+
+    Where no teacher scores, the vocabulary is the student's own.
+    """
 
     student_ref: ModelRef
     teacher_ref: ModelRef | None
     tokenizer: PreTrainedTokenizerBase
-    teacher_tokenizer: PreTrainedTokenizerBase | None
     vocabulary: VocabularyComparison
     template: Template
     stop: StopSet
@@ -94,26 +98,26 @@ class Material(Pair):
         return max(len(prompt.ids) for prompt in (*self.train.prompts, *self.held_out.prompts, *own))
 
 
-def prepare_material(recipe: Recipe) -> Material:
-    """Compare the pair and render the prompts.
+def prepare_material(recipe: Recipe, template: Template | None = None) -> Material:
+    """Compare the pair and render the prompts; a `template` that is given stands for the one that the recipe names.
 
     Raises:
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
-    pair = compare_pair(recipe)
+    pair = compare_pair(recipe, template)
     rows = read_rows(Path(recipe.prompts))
     split = split_held_out(rows.rows, Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out)
-    targets = held_out_targets = None
     notes = [*rows.notes, *split.notes, *pair.notes]
+    targets = held_out_targets = own = own_sha256 = None
     if recipe.route == "supervised":
         train, targets = _given(split.train, split, pair, recipe, notes)
         held_out = render_rows(rows_to_learn(split.held_out, "last_turn"), pair, recipe)
         held_out_targets = given_answers(held_out, pair.tokenizer, pair.stop)
     else:
         train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
-    own_rows = None if recipe.own_answers is None else read_rows(Path(recipe.own_answers.file))
-    own = None
-    if own_rows is not None and recipe.own_answers is not None:
+    if recipe.own_answers is not None:
+        own_rows = read_rows(Path(recipe.own_answers.file))
+        own_sha256 = own_rows.sha256
         own = replace(_given(own_rows.rows, split, pair, recipe, notes)[1], weight=recipe.own_answers.weight)
     examples: tuple[Row, ...] = ()
     if recipe.teacher_examples is not None:
@@ -133,75 +137,83 @@ def prepare_material(recipe: Recipe) -> Material:
         targets=targets,
         held_out_targets=held_out_targets,
         own=own,
-        own_sha256=None if own_rows is None else own_rows.sha256,
+        own_sha256=own_sha256,
         examples=examples,
         answer_limit=answer_limit,
         longest_answer=max([answer_limit, _writing_limit(recipe), *(each.longest_answer for each in given)]),
     )
 
 
-def compare_pair(recipe: Recipe) -> Pair:
+class _Reader(NamedTuple):
+    """A model that is here, by what it reads with."""
+
+    ref: ModelRef
+    tokenizer: PreTrainedTokenizerBase
+
+
+def compare_pair(recipe: Recipe, template: Template | None = None) -> Pair:
     """The two models by their tokenizers: where the teacher scores, each id must name one token."""
     workspace = Path(recipe.workspace)
     student_ref = parse_ref(recipe.student, workspace=workspace)
     teacher_ref = None if recipe.teacher is None else parse_ref(recipe.teacher, workspace=workspace)
-    tokenizer, teacher_tokenizer = load_tokenizer(student_ref), None
+    student, teacher = _Reader(student_ref, load_tokenizer(student_ref)), None
     if teacher_ref is not None and teacher_ref.kind != "hosted":
-        teacher_tokenizer = load_tokenizer(teacher_ref)
-    names = {
-        "student_name": student_ref.text,
-        "teacher_name": "no teacher" if teacher_ref is None else teacher_ref.text,
-    }
-    # a text that is all there is of the teacher is read in the student's own vocabulary
-    reader_ref, reader_tokenizer = student_ref, tokenizer
-    if recipe.scores and teacher_ref is not None and teacher_tokenizer is not None:
-        reader_ref, reader_tokenizer = teacher_ref, teacher_tokenizer
-    vocabulary = compare_vocabularies(
-        tokenizer,
-        reader_tokenizer,
-        student_rows=_vocabulary_rows(student_ref),
-        teacher_rows=_vocabulary_rows(reader_ref),
-        **names,
-    )
-    template = choose_template(recipe.template, tokenizer, teacher_tokenizer, **names)
-    stop = stop_ids(tokenizer, load_generation_config(student_ref), template, recipe.template_options)
-    fill = pad_id(tokenizer, stop, num_rows=vocabulary.num_shared)
+        teacher = _Reader(teacher_ref, load_tokenizer(teacher_ref))
+    vocabulary = _shared_vocabulary(student, teacher if teacher is not None and recipe.scores else student)
+    template = template or _template(recipe.template, student, teacher)
+    stop = _stop(student, template, recipe.template_options)
+    fill = pad_id(student.tokenizer, stop, num_rows=vocabulary.num_shared)
     asking, notes = None, stop.notes
-    if recipe.scores and teacher_ref is not None and teacher_tokenizer is not None:
-        room = NO_LIMIT if (limit := num_positions(teacher_ref)) is None else limit - _writing_limit(recipe)
-        asking = Asking(template, recipe.template_options, stop, fill, vocabulary.num_shared, room)
-        stop_notes = _compare_with_teachers_stops(stop, tokenizer, teacher_tokenizer, student_ref, teacher_ref)
-        notes = (*vocabulary.notes, *stop.notes, *stop_notes)
-    elif teacher_ref is not None and teacher_tokenizer is not None:
-        asking = _own_words(teacher_ref, teacher_tokenizer, template, recipe)
-    return Pair(
-        student_ref=student_ref,
-        teacher_ref=teacher_ref,
-        tokenizer=tokenizer,
-        teacher_tokenizer=teacher_tokenizer,
-        vocabulary=vocabulary,
-        template=template,
-        stop=stop,
-        pad_id=fill,
-        asking=asking,
-        notes=notes,
+    if teacher is not None and recipe.scores:
+        room = _room(teacher.ref, recipe)
+        asking = Asking(*teacher, template, recipe.template_options, stop, fill, vocabulary.num_shared, room)
+        notes = (*vocabulary.notes, *stop.notes, *_teachers_stops(stop, student, teacher))
+    elif teacher is not None:
+        asking = _own_words(teacher, template, recipe)
+    return Pair(student_ref, teacher_ref, student.tokenizer, vocabulary, template, stop, fill, asking, notes)
+
+
+def _shared_vocabulary(student: _Reader, teacher: _Reader) -> VocabularyComparison:
+    rows = [int(load_config(each.ref).get_text_config().vocab_size) for each in (student, teacher)]
+    return compare_vocabularies(
+        student.tokenizer,
+        teacher.tokenizer,
+        student_rows=rows[0],
+        teacher_rows=rows[1],
+        student_name=student.ref.text,
+        teacher_name=teacher.ref.text,
     )
 
 
-def _own_words(
-    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, students_template: Template, recipe: Recipe
-) -> Asking:
+def _template(choice: str, student: _Reader, teacher: _Reader | None) -> Template:
+    own, name = (None, "no teacher") if teacher is None else (teacher.tokenizer, teacher.ref.text)
+    return choose_template(choice, student.tokenizer, own, student_name=student.ref.text, teacher_name=name)
+
+
+def _stop(reader: _Reader, template: Template, options: Mapping[str, object]) -> StopSet:
+    return stop_ids(reader.tokenizer, load_generation_config(reader.ref), template, options)
+
+
+def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) -> Asking:
     """The teacher by its own template and stop tokens, as its makers meant it to be asked."""
-    names = {"student_name": ref.text, "teacher_name": ref.text}
-    num_rows = _vocabulary_rows(ref)
-    num_real = compare_vocabularies(
-        tokenizer, tokenizer, student_rows=num_rows, teacher_rows=num_rows, **names
-    ).num_shared
-    template = choose_template("student", tokenizer, None, **names)
+    num_real = _shared_vocabulary(teacher, teacher).num_shared
+    template = _template("student", teacher, None)
     options = recipe.template_options if template.sha256 == students_template.sha256 else {}
-    stop = stop_ids(tokenizer, load_generation_config(ref), template, options)
-    room = NO_LIMIT if (limit := num_positions(ref)) is None else limit - recipe.max_teacher_tokens
-    return Asking(template, options, stop, pad_id(tokenizer, stop, num_rows=num_real), num_real, room)
+    stop = _stop(teacher, template, options)
+    fill = pad_id(teacher.tokenizer, stop, num_rows=num_real)
+    return Asking(*teacher, template, options, stop, fill, num_real, _room(teacher.ref, recipe))
+
+
+def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[str, ...]:
+    """Notes on how the teacher ends its turns by its own template, which the run itself may not use at all."""
+    if teacher.tokenizer.chat_template is None:
+        return ()
+    name = teacher.ref.text
+    try:
+        own_stop = _stop(teacher, _template("teacher", student, teacher), {})
+    except LimbeckError as error:
+        return (f"How {name} ends a turn by its own template could not be found out: {error.given}",)
+    return compare_stops(student.tokenizer, stop, own_stop, student_name=student.ref.text, teacher_name=name)
 
 
 def _given(
@@ -246,56 +258,50 @@ def _writing_limit(recipe: Recipe) -> int:
     return recipe.max_teacher_tokens if recipe.answers_written else 0
 
 
+def _room(ref: ModelRef, recipe: Recipe) -> int:
+    """The longest prompt to which a teacher can write an answer."""
+    limit = num_positions(ref)
+    return NO_LIMIT if limit is None else limit - _writing_limit(recipe)
+
+
 def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: Sequence[Targets]) -> int:
     """The longest answer to a held-out prompt. Raises ModelError where prompt and answer have no place in a model."""
     longest_prompt = max(len(prompt.ids) for prompt in prompts)
-    positions = num_positions(pair.student_ref)
     for targets in given:
-        lengths = [(len(prompt.ids), len(targets.answer_to(prompt)), prompt.source) for prompt in targets.prompts]
-        num_prompt, num_answer, source = max(lengths, key=lambda row: row[0] + row[1])
-        _refuse_too_long(pair.student_ref, num_prompt, num_answer, f"The answer of {source}", None)
+        longest = max(targets.prompts, key=lambda prompt: len(prompt.ids) + len(targets.answer_to(prompt)))
+        num_answer = len(targets.answer_to(longest))
+        _refuse_too_long(pair.student_ref, len(longest.ids), num_answer, f"the answer of {longest.source}")
     if recipe.route == "supervised":
-        longest = max(targets.longest_answer for targets in given)
-        return longest if positions is None else max(1, min(longest, positions - longest_prompt))
+        longest_answer, positions = max(targets.longest_answer for targets in given), num_positions(pair.student_ref)
+        return longest_answer if positions is None else max(1, min(longest_answer, positions - longest_prompt))
     limits = {"max_teacher_tokens": _writing_limit(recipe)}
     if recipe.route == "on-policy":
         limits["max_practice_tokens"] = recipe.max_practice_tokens
     setting = max(limits, key=lambda name: limits[name])
-    for ref in (pair.student_ref, pair.teacher_ref):
-        if ref is not None and (recipe.scores or ref is pair.student_ref):
-            what = "A practice answer" if setting == "max_practice_tokens" else "An answer of the teacher"
-            _refuse_too_long(ref, longest_prompt, limits[setting], what, setting)
+    for ref in (pair.student_ref, pair.teacher_ref if recipe.scores else None):
+        if ref is not None:
+            _refuse_too_long(ref, longest_prompt, limits[setting], setting)
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
 
 
-def _vocabulary_rows(ref: ModelRef) -> int:
-    return int(load_config(ref).get_text_config().vocab_size)
-
-
-def _compare_with_teachers_stops(
-    stop: StopSet,
-    student_tokenizer: PreTrainedTokenizerBase,
-    teacher_tokenizer: PreTrainedTokenizerBase,
-    student_ref: ModelRef,
-    teacher_ref: ModelRef,
-) -> tuple[str, ...]:
-    """Notes on how the teacher ends its turns by its own template, which the run itself may not use at all."""
-    if teacher_tokenizer.chat_template is None:
-        return ()
-    names = {"student_name": student_ref.text, "teacher_name": teacher_ref.text}
-    try:
-        own_template = choose_template("teacher", student_tokenizer, teacher_tokenizer, **names)
-        own_stop = stop_ids(teacher_tokenizer, load_generation_config(teacher_ref), own_template, {})
-    except LimbeckError as error:
-        return (f"How {teacher_ref.text} ends a turn by its own template could not be found out: {error.given}",)
-    return compare_stops(student_tokenizer, stop, own_stop, **names)
+def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: str) -> None:
+    """Every position of a prompt and its answer needs a place in the model."""
+    limit = num_positions(ref)
+    if limit is not None and num_prompt + num_answer > limit:
+        raise ModelError(
+            "model.too-short",
+            given=f"A prompt of {num_prompt} tokens and {answer} ({num_answer}) take {num_prompt + num_answer} places; "
+            f"{ref.text} has {limit} positions.",
+            needed="Every position of prompt and answer needs a place in both models.",
+            fix=f"Set max_prompt_tokens lower with long_prompts: skip, or keep {answer} to at most "
+            f"{max(0, limit - num_prompt)}.",
+        )
 
 
 def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
     """Both models must know every id of the prompts and every stop token."""
-    assert pair.teacher_tokenizer is not None, "only a teacher with the student's vocabulary scores"
-    num_shared = pair.vocabulary.num_shared
-    known = {token for token in pair.teacher_tokenizer.get_vocab().values() if token < num_shared}
+    assert pair.asking is not None, "only a teacher with the student's vocabulary scores"
+    known = {token for token in pair.asking.tokenizer.get_vocab().values() if token < pair.vocabulary.num_shared}
     places = [("the stop tokens", pair.stop.ids), *((prompt.source, prompt.ids) for prompt in prompts)]
     unknown = {source: next(token for token in ids if token not in known) for source, ids in places if set(ids) - known}
     if not unknown:
@@ -307,19 +313,4 @@ def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
         f"{pair.tokenizer.convert_ids_to_tokens(token)!r}.",
         needed="The teacher has to read every token of a prompt and to judge every token of an answer.",
         fix="Choose a template without this token (template: teacher, or a file), or a teacher that knows it.",
-    )
-
-
-def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, what: str, setting: str | None) -> None:
-    """Every position of a prompt and its answer needs a place in the model."""
-    limit = num_positions(ref)
-    if limit is None or num_prompt + num_answer <= limit:
-        return
-    shorten = f"Set {setting} to at most {limit - num_prompt}, or s" if setting and limit > num_prompt else "S"
-    raise ModelError(
-        "model.too-short",
-        given=f"The longest prompt has {num_prompt} tokens. {what} has up to {num_answer}, together "
-        f"{num_prompt + num_answer}; {ref.text} has {limit} positions.",
-        needed="Every position of prompt and answer needs a place in both models.",
-        fix=f"{shorten}et max_prompt_tokens below {limit} with long_prompts: skip, or leave long answers out.",
     )

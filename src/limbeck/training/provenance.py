@@ -18,7 +18,7 @@ from limbeck.runs.store import Run, resolve_run
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = ["provenance_of", "store_prompts", "worth_notes", "writing_notes"]
+__all__ = ["provenance_of", "run_notes", "store_prompts"]
 
 
 def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
@@ -56,8 +56,13 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
     }
 
 
-def worth_notes(provenance: Mapping[str, Any]) -> Iterator[str]:
-    """What is known of whether this run is worth it."""
+def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
+    """What trains, who writes slowly, and what is known of whether the run is worth it."""
+    if (facts := adapter_facts(models.student)) is not None:
+        yield facts.describe()
+    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
+        if model is not None and writing is not None and writing.way == "generate":
+            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
     if provenance["worth"] is not None:
         yield f"{provenance['worth']['evaluation']} said: {provenance['worth']['text']}"
     elif provenance["teacher"] is not None:
@@ -83,27 +88,17 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
     return found
 
 
-def writing_notes(models: Models) -> Iterator[str]:
-    if (facts := adapter_facts(models.student)) is not None:
-        yield facts.describe()
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if model is not None and writing is not None and writing.way == "generate":
-            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
-
-
 def store_prompts(run: Run, material: Material) -> None:
     """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
     for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
-        run.write_answers(
-            name,
-            [
-                {
-                    "source": prompt.source,
-                    "prompt_hash": prompt.content_hash,
-                    "occurrence": prompt.occurrence,
-                    "prompt": prompt.text,
-                    "ids": list(prompt.ids),
-                }
-                for prompt in rendered.prompts
-            ],
-        )
+        rows = [
+            {
+                "source": prompt.source,
+                "prompt_hash": prompt.content_hash,
+                "occurrence": prompt.occurrence,
+                "prompt": prompt.text,
+                "ids": list(prompt.ids),
+            }
+            for prompt in rendered.prompts
+        ]
+        run.write_answers(name, rows)

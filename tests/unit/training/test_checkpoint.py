@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from limbeck.errors import Diverged, Refusal
-from limbeck.routes.on_policy import train
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from pairs import random_prompts, recipe_of, state_of, tiny_model
+from pairs import random_prompts, recipe_of, state_of, tiny_model, train
 
 RECIPE = recipe_of(steps=6, prompts_per_step=4, max_practice_tokens=8, learning_rate=1e-3)
 

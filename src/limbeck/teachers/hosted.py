@@ -16,7 +16,7 @@ from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
 from limbeck.teachers import writer
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import Caps, Cost, Ledger, Question
+from limbeck.teachers.ledger import NO_CAPS, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
 __all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher", "HostedWriter"]
@@ -46,10 +46,10 @@ class HostedTeacher:
     ) -> None:
         assert ref.kind == "hosted", "the caller tells hosted models from others"
         self.name = ref.text.partition(":")[2].strip()
-        self.ledger = Ledger(workspace, plain_address(settings.base_url), settings.alias)
+        address = plain_address(settings.base_url)
+        self.ledger = Ledger(workspace, address, settings.alias, account=account, caps=settings.caps())
         self._model = settings.answers_as or self.name
         self._settings = settings
-        self._account = account
         self._environ = environ
 
     def write(
@@ -80,18 +80,18 @@ class HostedTeacher:
 
     def spent(self) -> Cost:
         """What the account has spent so far."""
-        return self.ledger.spent(self._account)
+        return self.ledger.spent()
 
     def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
-        if not endpoint.is_local and self._settings.caps() == Caps():
+        if not endpoint.is_local and self.ledger.caps == NO_CAPS:
             raise UsageError(
                 "teacher.no-budget",
                 given=f"No budget is set for {self.name} at {endpoint.url}.",
                 needed="Answers from another machine may cost money, and a mistake would be paid for row by row.",
                 fix="Set max_cost with both prices, max_total_tokens or max_calls.",
             )
-        return Calls(questions, self._model, endpoint, self._settings, self.ledger, self._account, tell)
+        return Calls(questions, self._model, endpoint, self._settings, self.ledger, tell)
 
     def _question(self, messages: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> Question:
         request: dict[str, object] = {"model": self.name, "messages": [dict(message) for message in messages], **fixed}

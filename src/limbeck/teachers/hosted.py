@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from limbeck.data.rows import Message
 from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
-from limbeck.teachers import writer
 from limbeck.teachers.calls import Calls, HostedSettings
 from limbeck.teachers.ledger import NO_CAPS, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
-__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher", "HostedWriter"]
+__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
 
 Turns = Sequence[Mapping[str, object]]
 
@@ -106,44 +102,3 @@ class HostedTeacher:
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
         return read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
-
-
-@dataclass(frozen=True)
-class HostedWriter:
-    """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
-
-    A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
-    """
-
-    teacher: HostedTeacher
-    max_tokens: int
-    temperature: float
-    seed: int
-    log: Callable[..., None]
-
-    def write(self, questions: Sequence[writer.Question]) -> list[writer.Answer]:
-        numbers: Counter[tuple[Message, ...]] = Counter()
-        asked: list[tuple[Turns, int]] = []
-        for question in questions:
-            turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
-            asked.append((turns, numbers[question.messages]))
-            numbers[question.messages] += 1
-        found = self.teacher.write(
-            asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
-        )
-        answers = [_written(each) for each in found]
-        cost = self.teacher.spent()
-        money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
-        self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
-        return answers
-
-    def _tell(self, text: str) -> None:
-        self.log("phase", phase=f"teacher writes answers: {text}")
-
-
-def _written(found: Answer | Failure) -> writer.Answer:
-    if isinstance(found, Failure):
-        label = "rejected" if found.kind == "rejected" else "failed"
-        return writer.Answer("", False, label, f"{found.kind}: {found.text}")
-    label = None if found.label == "ok" else found.label
-    return writer.Answer(found.text, found.label == "cut-off", label)

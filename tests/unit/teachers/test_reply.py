@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limbeck.http import Lost, Reply
@@ -93,6 +93,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_body_breaks_the_reader(data):
     value = completion("An answer.", reasoning_content="x", tool_calls=[], refusal=None)

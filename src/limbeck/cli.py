@@ -203,7 +203,7 @@ def recipe_explain(setting: str = "") -> None:
 @recipe_app.command(name="schema")
 def recipe_schema() -> None:
     """Print the JSON schema of recipes, for editors."""
-    from limbeck.recipe.files import json_schema
+    from limbeck.recipe.explain import json_schema
 
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - for another program, not for people
 

@@ -21,13 +21,14 @@ from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
-from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
+from limbeck.recipe.files import LoadedRecipe, load_recipe, recipe_text
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.routes import Lesson, train
 from limbeck.routes.off_policy import few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
+from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.store import Run, current_events, runs_folder
 from limbeck.teachers.local import LocalTeacher
@@ -139,7 +140,7 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     goes_on = begun.path.exists() and begun.status().state != "done"
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
         models = load_models(plan.material, recipe, plan.machine)
-        write_recipe(run.recipe_path, recipe)
+        write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
         write_answers(run, log.write, recipe, plan.material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
@@ -185,7 +186,7 @@ def _drive(log: Log, plan: CheckReport, watch: Callable[[str], None], checkpoint
     provenance = provenance_of(recipe, material, models, plan.machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
-        write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
+        write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
         store_prompts(run, material)
     else:
         _refuse_changed(run, provenance)

@@ -19,7 +19,7 @@ from limbeck.errors import Diverged
 from limbeck.models.load import checkpoint_activations
 from limbeck.objectives.divergence import evaluate
 from limbeck.objectives.fused import fused_divergence, fused_with_readings
-from limbeck.recipe.schema import PracticeGrowth
+from limbeck.recipe.parts import PracticeGrowth
 from limbeck.rollouts.request import Completion
 from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step
 from limbeck.teachers.local import LocalTeacher

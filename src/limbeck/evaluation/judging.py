@@ -24,8 +24,7 @@ from limbeck.recipe.evaluating import Evaluating, option_refused
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.runs.evaluations import Evaluation
-from limbeck.teachers.hosted import HostedWriter
-from limbeck.teachers.writer import LocalWriter, Writer
+from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
 from limbeck.training.material import num_positions
 
 __all__ = ["Judge", "find_judge", "judge_pairs"]

@@ -27,7 +27,7 @@ class CheckReport:
     machine: Machine
     material: Material
     memory: MemoryPlan
-    writing: dict[str, WritingMethod]
+    writing: dict[str, WritingMethod | None]
     findings: tuple[Finding, ...]
 
 
@@ -44,14 +44,7 @@ def plan_recipe(recipe: Recipe, matmul_precision: str | None = None, template: T
     objective = describe_objective(recipe)
     machine = use_machine(recipe.device, matmul_precision)
     material = prepare_material(recipe, template)
-    memory = plan_for(
-        material.student_ref,
-        material.teacher_ref,
-        recipe,
-        machine,
-        longest_prompt=material.longest_prompt,
-        longest_answer=material.longest_answer,
-    )
+    memory = plan_for(material, recipe, machine)
     return CheckReport(recipe, objective, machine, material, memory, {}, ())
 
 
@@ -64,9 +57,7 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     plan = plan_recipe(recipe)
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
-    writing = {"student": models.student_writing}
-    if models.teacher_writing is not None:
-        writing["teacher"] = models.teacher_writing
+    writing = {"student": models.student_writing, "teacher": models.teacher_writing}
     if models.teacher is None or not recipe.scores:
         return replace(plan, writing=writing)
     findings = certify(

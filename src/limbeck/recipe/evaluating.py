@@ -149,8 +149,9 @@ def check_limit(text: str, result: Mapping[str, Any]) -> None:
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
         interval = measured or next((each["difference"] for each in result["comparisons"]), None)
     if interval is None or round(100 * interval["low"], 9) < limit:
-        given = "not known" if interval is None else f"{100 * interval['estimate']:.1f}, and its interval begins at "
-        given += "" if interval is None else f"{100 * interval['low']:.1f}"
+        given = "not known"
+        if interval is not None:
+            given = f"{100 * interval['estimate']:.1f}, and its interval begins at {100 * interval['low']:.1f}"
         raise Unmet(
             "evaluation.below",
             given=f"{name} is {given}.",

@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from limbeck.http import Lost, Reply, retry_after_s
 
-__all__ = ["Answer", "Failure", "Outcome", "judge", "read_answer"]
+__all__ = ["Answer", "Failure", "judge", "read_answer"]
 
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "ok"),
@@ -49,6 +49,7 @@ class Answer:
     `raw` is where the reply's bytes lie.
     """
 
+    kind: ClassVar[str] = "answered"
     text: str
     label: str
     reasoning: str = ""
@@ -61,49 +62,39 @@ class Answer:
 
 @dataclass(frozen=True)
 class Failure:
-    """A question without an answer: how its last attempt ended and what the endpoint said. It may be asked again."""
+    """An attempt without an answer: how it ended, what was said, how long the endpoint asks to wait, if it does."""
 
     kind: str
     text: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended; `wait_s` is how long the endpoint asks to wait, None if it does not."""
-
-    kind: str
-    text: str = ""
     wait_s: float | None = None
-    answer: Answer | None = None
 
 
 class _Unreadable(ValueError):
     """Bytes that are no chat completion; the text says why."""
 
 
-def judge(reply: Reply | Lost, model: str) -> Outcome:
+def judge(reply: Reply | Lost, model: str) -> Answer | Failure:
     """How an attempt ended, for a question that was put to `model`."""
     if isinstance(reply, Lost):
-        if reply.why == "oversize":  # it was written and charged for, and would be as long again
-            return Outcome("answered", reply.text, answer=Answer("", "oversize"))
-        return Outcome(reply.why, reply.text)
+        # what is too long was written and charged for, and would be as long again
+        return Answer("", "oversize") if reply.why == "oversize" else Failure(reply.why, reply.text)
     wait_s = retry_after_s(reply.headers)
     said, codes = _error_of(reply.body)
     text = f"status {reply.status}: {said}"
     if codes & _QUOTA_CODES:
-        return Outcome("quota", text)
+        return Failure("quota", text)
     if reply.status == 200:
         if reply.headers.get("content-encoding", "") not in ("", "identity"):
-            return Outcome("broken", "the body is compressed, which was not asked for", wait_s)
+            return Failure("broken", "the body is compressed, which was not asked for", wait_s)
         try:
-            return Outcome("answered", answer=_answer(reply.body, model))
+            return _answer(reply.body, model)
         except _Unreadable as unreadable:
-            return Outcome("broken", f"{unreadable}: {said}", wait_s)
+            return Failure("broken", f"{unreadable}: {said}", wait_s)
     if "model_not_found" in codes:
-        return Outcome("unknown-model", text)
+        return Failure("unknown-model", text)
     if location := reply.headers.get("location"):
         text = f"status {reply.status}, to {location[:_SHOWN_LENGTH]}"
-    return Outcome(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
+    return Failure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
 
 
 def read_answer(body: bytes, model: str, *, label: str, raw: str) -> Answer:

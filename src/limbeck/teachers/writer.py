@@ -17,7 +17,8 @@ gives text. Every answer is stored as it came, with a label where it is not lear
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,8 +27,9 @@ from limbeck.data.rows import Message, Row, content_hash
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.teachers import hosted
 
-__all__ = ["Answer", "LocalWriter", "Question", "Writer", "ask", "rows_of"]
+__all__ = ["Answer", "HostedWriter", "LocalWriter", "Question", "Writer", "ask", "rows_of"]
 
 _REFUSAL = re.compile(
     r"((i'm|i am)? ?(very |so )?(sorry|afraid),? ?(but )?)?"
@@ -93,6 +95,47 @@ class LocalWriter:
             Answer(model.text(done.text_ids), done.cut_off, ids=done.ids)
             for done in self.engine.generate(requests, Sampling(self.temperature))
         ]
+
+
+@dataclass(frozen=True)
+class HostedWriter:
+    """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
+
+    A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
+    """
+
+    teacher: hosted.HostedTeacher
+    max_tokens: int
+    temperature: float
+    seed: int
+    log: Callable[..., None]
+
+    def write(self, questions: Sequence[Question]) -> list[Answer]:
+        numbers: Counter[tuple[Message, ...]] = Counter()
+        asked: list[tuple[hosted.Turns, int]] = []
+        for question in questions:
+            turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
+            asked.append((turns, numbers[question.messages]))
+            numbers[question.messages] += 1
+        found = self.teacher.write(
+            asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
+        )
+        answers = [_written(each) for each in found]
+        cost = self.teacher.spent()
+        money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
+        self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
+        return answers
+
+    def _tell(self, text: str) -> None:
+        self.log("phase", phase=f"teacher writes answers: {text}")
+
+
+def _written(found: hosted.Answer | hosted.Failure) -> Answer:
+    if isinstance(found, hosted.Failure):
+        label = "rejected" if found.kind == "rejected" else "failed"
+        return Answer("", False, label, f"{found.kind}: {found.text}")
+    label = None if found.label == "ok" else found.label
+    return Answer(found.text, found.label == "cut-off", label)
 
 
 def ask(

@@ -21,9 +21,9 @@ from limbeck.models.short_attention import write_out_short_attention
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
-from limbeck.teachers.hosted import HostedSettings, HostedTeacher, HostedWriter
+from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 from limbeck.teachers.local import half_teacher
-from limbeck.teachers.writer import LocalWriter, Writer
+from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
 from limbeck.training.material import Asking, Material
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState

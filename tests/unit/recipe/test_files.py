@@ -10,7 +10,7 @@ import pytest
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, load_recipe
-from limbeck.recipe.schema import Lora
+from limbeck.recipe.parts import Lora
 
 MINIMAL = "student: org/small\nteacher: org/big\nprompts: tickets.jsonl\n"
 

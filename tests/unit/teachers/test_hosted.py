@@ -150,7 +150,7 @@ def test_forty_prompts_under_a_storm_of_429_are_all_answered_once_and_nothing_is
     waits = []
 
     def script(seen):
-        if seen.number % 3 == 1:
+        if seen.number % 5 == 1:
             headers, wait_s = forms[len(waits)]
             waits.append((seen.at_s, wait_s))
             return http(b"", 429, **headers)
@@ -159,7 +159,7 @@ def test_forty_prompts_under_a_storm_of_429_are_all_answered_once_and_nothing_is
     with MisbehavingServer(script, delay_s=0.03) as server:
         answers = write(tmp_path, server.url, prompts(40), concurrency=16, first_wait_s=0.02)
     assert [one.text for one in answers] == [f"You said p{number}" for number in range(40)]
-    assert len(waits) >= 15
+    assert len(waits) >= 8
     assert len(server.seen) == 40 + len(waits) + 2
     for at_s, wait_s in waits:  # what was on its way when the server had thought may still come
         assert not [seen for seen in server.seen if at_s + 0.1 < seen.at_s < at_s + wait_s]

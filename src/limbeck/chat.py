@@ -18,7 +18,7 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.runs.store import resolve_run
+from limbeck.runs.store import Run
 
 __all__ = ["Conversation"]
 
@@ -96,7 +96,7 @@ def _template_options(ref: ModelRef, workspace: Path) -> dict[str, object]:
     """A run's model is asked as it was trained: with the template options of its recipe."""
     if ref.kind != "run":
         return {}
-    recipe = resolve_run(workspace, ref.text.removeprefix("run:").partition("@")[0]).recipe_path
+    recipe = Run.named(workspace, ref.text.removeprefix("run:").partition("@")[0]).recipe_path
     return dict(load_recipe(recipe, [], {}).recipe.template_options)
 
 

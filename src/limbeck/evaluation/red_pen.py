@@ -26,7 +26,7 @@ from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.runs.marks import Continued, MarkSheet
-from limbeck.runs.store import find_run
+from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
 
@@ -54,7 +54,7 @@ def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe
                 needed="Both models are read here, token by token.",
                 fix="Name models whose weights this machine can hold: a hub id, a folder, a .gguf file or run:NAME.",
             ) from None
-    run = find_run(name, workspace)
+    run = Run.find(workspace, name)
     known = load_recipe(run.recipe_path, [], {}).recipe
     if teacher is None and known.teacher is None:
         raise Refusal(

@@ -22,7 +22,7 @@ from real_text import Sampling, Text, describe, head, hidden_states, mean_diverg
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from limbeck.objectives import Objective
+from limbeck.objectives.objective import Objective
 from limbeck.objectives.fused import fused_divergence
 
 # Practice answers of the student are this long at most, here and in the on-policy recipe.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from limbeck.objectives import Objective
+from limbeck.objectives.objective import Objective
 from limbeck.objectives.fused import Head, fused_divergence
 
 # The last tokens of an answer that are looked at for repetition, and the share of distinct 4-grams below which an

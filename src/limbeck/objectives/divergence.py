@@ -25,6 +25,7 @@ from limbeck.objectives.objective import Objective, Scale
 __all__ = [
     "Objective",
     "Scale",
+    "as_function_of",
     "attach_gradient",
     "compute_dtype",
     "divergence",
@@ -98,7 +99,7 @@ def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
 def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """The objective of each token: logits [..., V] to nats [...], with a gradient to the student alone."""
     _require_same_shape(student_logits, teacher_logits)
-    leading, num_vocabulary = student_logits.shape[:-1], student_logits.shape[-1]
+    num_vocabulary = student_logits.shape[-1]
     want_gradient = torch.is_grad_enabled() and student_logits.requires_grad
     value_N, gradient_NV = value_and_gradient(
         objective,
@@ -106,10 +107,7 @@ def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tenso
         teacher_logits.detach().reshape(-1, num_vocabulary),
         want_gradient,
     )
-    value = value_N.reshape(leading)
-    if gradient_NV is None:
-        return value
-    return attach_gradient(value, (student_logits, gradient_NV.reshape(student_logits.shape)))
+    return as_function_of(student_logits, value_N, gradient_NV)
 
 
 @torch.no_grad()
@@ -212,6 +210,14 @@ class _AttachGradient(torch.autograd.Function):
 def attach_gradient(value: Tensor, *pairs: tuple[Tensor, Tensor]) -> Tensor:
     """`value` [...] as a function of its inputs: each pair is an input and d value / d input, of shape [..., X]."""
     return _AttachGradient.apply(value, tuple(gradient for _, gradient in pairs), *(tensor for tensor, _ in pairs))
+
+
+def as_function_of(student_logits: Tensor, value_N: Tensor, gradient_NV: Tensor | None) -> Tensor:
+    """The values [N] in the shape [...] of the logits [..., V], with the gradient that was written down, if one was."""
+    value = value_N.reshape(student_logits.shape[:-1])
+    if gradient_NV is None:
+        return value
+    return attach_gradient(value, (student_logits, gradient_NV.reshape(student_logits.shape)))
 
 
 def _row_blocks(logits_NV: Tensor) -> Iterator[slice]:

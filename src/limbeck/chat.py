@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 
-from limbeck.data.chat import choose_template, pad_id, render_prompts, stop_ids
+from limbeck.data.chat import render_prompts
 from limbeck.data.rows import Message, Row
+from limbeck.data.stops import pad_id, stop_ids
+from limbeck.data.templates import choose_template
 from limbeck.errors import UsageError
 from limbeck.machine import use_machine
 from limbeck.models.load import load_model

@@ -60,9 +60,7 @@ class RowSet:
     """All rows of a file; `sha256` is that of its bytes, `notes` are sentences for the user."""
 
     rows: tuple[Row, ...]
-    path: Path
     sha256: str
-    num_references: int
     notes: tuple[str, ...]
 
 
@@ -81,8 +79,7 @@ def read_rows(path: Path | str) -> RowSet:
             needed="At least one prompt is needed.",
             fix='Write rows such as {"prompt": "..."} into it, one a line.',
         )
-    num_references = sum(row.reference is not None for row in rows)
-    return RowSet(rows, path, hashlib.sha256(data).hexdigest(), num_references, _notes(rows, num_references))
+    return RowSet(rows, hashlib.sha256(data).hexdigest(), _notes(rows))
 
 
 def content_hash(messages: Sequence[Message]) -> str:
@@ -91,9 +88,9 @@ def content_hash(messages: Sequence[Message]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _notes(rows: Sequence[Row], num_references: int) -> tuple[str, ...]:
+def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     notes: list[str] = []
-    if num_references:
+    if num_references := sum(row.reference is not None for row in rows):
         carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
         notes.append(f"{carry} a reference answer; only supervised training reads it.")
     num_repeated = len(rows) - len({row.content_hash for row in rows})

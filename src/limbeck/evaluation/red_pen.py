@@ -105,7 +105,7 @@ def mark_prompt(
     if answer is None:
         written = _write(student, pair, asked.ids, max_tokens)
     else:
-        targets = make_targets(rendered, pair.tokenizer, pair.stop, [False])
+        targets = make_targets([asked], pair.tokenizer, pair.stop, [False])
         written = Completion(targets.answer_to(asked), (), False)
     refuse_unshared([replace(asked, ids=(*asked.ids, *written.ids))], pair)
     marked = mark_answers(

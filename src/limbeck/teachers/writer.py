@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from limbeck.data.chat import Prompt, Template, render_prompts
+from limbeck.data.chat import Prompt, render_prompts
 from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.templates import Template
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key

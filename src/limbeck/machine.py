@@ -170,22 +170,20 @@ def peak_memory_bytes(device: str | torch.device) -> int:
 
 
 def _choose_device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        chosen = None
     num_gpus = torch.cuda.device_count()
-    known = chosen is not None and (chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < num_gpus))
-    if chosen is None or not known:
+    known = ["cpu"]
+    if num_gpus:
+        known += ["cuda", *(f"cuda:{number}" for number in range(num_gpus))]
+    if device == "auto":
+        device = "cuda" if num_gpus else "cpu"
+    if device not in known:
         raise UsageError(
             "machine.no-device",
-            given=f"The device is {device!r}; this machine has a CPU and {num_gpus} CUDA devices.",
+            given=f"The device is {device!r}; this machine has {', '.join(known)}.",
             needed="A run needs one device that is here.",
             fix="Use device: auto, or cpu.",
         )
-    return chosen
+    return torch.device(device)
 
 
 def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:

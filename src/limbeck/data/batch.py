@@ -11,13 +11,14 @@ Shapes  B = sequences, T = positions, N = completion tokens of all sequences, ro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "shared_start", "worthwhile_start"]
+__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "worthwhile_start"]
 
 # Sharing costs a pass of its own, which is worth it for this many tokens that need not be read again.
 MIN_TOKENS_SAVED = 64
@@ -83,18 +84,9 @@ def collate(
     return _padded(rows, prompt_lengths, starts, pad_id, device, context)
 
 
-def shared_start(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all prompts have in common; each keeps at least one token for itself."""
-    first = prompts[0]
-    num_shared = min(len(prompt) for prompt in prompts) - 1
-    for prompt in prompts:
-        num_shared = next((place for place in range(num_shared) if prompt[place] != first[place]), num_shared)
-    return num_shared
-
-
 def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
-    """`shared_start`, or 0 where reading it once would save too little."""
-    num_shared = shared_start(prompts)
+    """How many first tokens all prompts have in common, each keeping one for itself; 0 where sharing saves too little."""
+    num_shared = len(os.path.commonprefix([tuple(prompt[:-1]) for prompt in prompts]))
     return num_shared if num_shared * (len(prompts) - 1) >= MIN_TOKENS_SAVED else 0
 
 

@@ -17,7 +17,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from limbeck.data.faults import Faults, shown
@@ -50,9 +51,12 @@ class Row:
     messages: tuple[Message, ...]
     reference: str | None
     source: str
-    content_hash: str
-    extra: Mapping[str, object]
+    extra: Mapping[str, object] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+
+    @cached_property
+    def content_hash(self) -> str:
+        return content_hash(self.messages)
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class _RowReader:
             return None
         extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
         reference, *others = next(iter(references.values()), (None,))
-        return Row(tuple(messages), reference, self._source, content_hash(messages), extra, tuple(filter(None, others)))
+        return Row(tuple(messages), reference, self._source, extra, tuple(filter(None, others)))
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
         self._faults.add(code, self._source, field, given, expected)

@@ -53,10 +53,8 @@ def rows_to_learn(rows: Sequence[Row], which: Literal["last_turn", "all_turns"])
     for row in rows:
         for place, turn in enumerate(row.messages):
             if turn.role == "assistant" and place > 0:
-                before = row.messages[:place]
                 source = f"{row.source} turn {place + 1}"
-                given = {"reference": turn.content, "source": source, "content_hash": content_hash(before)}
-                learnt.append(replace(row, messages=before, **given))
+                learnt.append(replace(row, messages=row.messages[:place], reference=turn.content, source=source))
         learnt.append(row)
     return tuple(learnt)
 

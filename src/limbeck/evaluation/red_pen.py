@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.data.targets import make_targets
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.marking import mark_answers, nearest_beta
@@ -97,7 +97,7 @@ def mark_prompt(
     limits = [limit for ref in (pair.student_ref, pair.teacher_ref) if (limit := num_positions(ref)) is not None]
     recipe = recipe.model_copy(update={"max_prompt_tokens": max(1, min([2**20, *limits]) - max_tokens)})
     messages = (Message("user", prompt),)
-    row = Row(messages, answer, "the prompt", content_hash(messages), {})
+    row = Row(messages, answer, "the prompt")
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
     device = torch.device(use_machine(recipe.device).device)

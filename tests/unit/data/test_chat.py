@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, tiny_tokenizer
 from limbeck.data.batch import collate, completion_positions
 from limbeck.data.chat import RenderedPrompts, render_prompts
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, RecipeError, Refusal
 
@@ -37,7 +37,7 @@ THINKING = (
 
 def row_of(*turns: tuple[str, str], number: int = 1) -> Row:
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, None, f"rows.jsonl:{number}", content_hash(messages), {"id": number})
+    return Row(messages, None, f"rows.jsonl:{number}", {"id": number})
 
 
 def rows_of(texts: list[str]) -> list[Row]:

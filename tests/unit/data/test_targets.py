@@ -24,7 +24,7 @@ STOP = StopSet((END,), END, ())
 
 def row_of(*turns, reference=None, source="rows.jsonl:1"):
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, reference, source, content_hash(messages), {})
+    return Row(messages, reference, source)
 
 
 def rendered(rows, tokenizer=TOKENIZER, template=CHATML):

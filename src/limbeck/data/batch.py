@@ -11,7 +11,6 @@ Shapes  B = sequences, T = positions, N = completion tokens of all sequences, ro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,8 +94,12 @@ def collate(
 
 
 def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all prompts have in common, each keeping one for itself; 0 where sharing saves too little."""
-    num_shared = len(os.path.commonprefix([tuple(prompt[:-1]) for prompt in prompts]))
+    """How many first tokens all prompts have in common, each keeping one for itself; 0 where that saves too little."""
+    num_shared = 0
+    for column in zip(*(prompt[:-1] for prompt in prompts), strict=False):
+        if len(set(column)) > 1:
+            break
+        num_shared += 1
     return num_shared if num_shared * (len(prompts) - 1) >= MIN_TOKENS_SAVED else 0
 
 

@@ -151,9 +151,9 @@ def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = Fa
 def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
     """Show what a run came from: the models and runs it started from and learnt from, as a tree."""
     from limbeck.report.lineage import show_lineage
-    from limbeck.runs.store import find_run
+    from limbeck.runs.store import Run
 
-    show_lineage(Printer(), find_run(run, workspace), workspace)
+    show_lineage(Printer(), Run.find(workspace, run), workspace)
 
 
 @app.command
@@ -220,9 +220,9 @@ def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
 def show(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
     from limbeck.report.runs import show_run
-    from limbeck.runs.store import find_run
+    from limbeck.runs.store import Run
 
-    found = find_run(run, workspace)
+    found = Run.find(workspace, run)
     if as_json:
         for event in found.read_events():
             _print_json(event)
@@ -351,7 +351,7 @@ def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> No
 
 
 def _print_json(event: Mapping[str, object]) -> None:
-    from limbeck.runs.store import event_line
+    from limbeck.runs.lines import event_line
 
     sys.stdout.write(event_line(event))
     sys.stdout.flush()

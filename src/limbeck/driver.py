@@ -30,7 +30,7 @@ from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
-from limbeck.runs.store import Run, current_events, runs_folder
+from limbeck.runs.store import Run, current_events
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_weights, save_checkpoint
@@ -136,7 +136,7 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     plan = _prepare(recipe)
     name = None if recipe.name is None else f"{recipe.name}-answers"
     workspace = Path(recipe.workspace)
-    begun = Run(runs_folder(workspace) / (name or "-"))
+    begun = Run(Run.home(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
         models = load_models(plan.material, recipe, plan.machine)

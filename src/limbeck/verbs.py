@@ -23,7 +23,7 @@ from limbeck.routes.off_policy import objective_of
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.marks import MarkSheet, worst_marks
-from limbeck.runs.store import Run, find_run
+from limbeck.runs.store import Run
 
 __all__ = [
     "answers",
@@ -82,7 +82,7 @@ def resume(
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
     """Go on with a stopped run, by its name or folder, from its last checkpoint."""
-    return resume_run(find_run(str(run), Path(workspace)), listen, watch)
+    return resume_run(Run.find(Path(workspace), str(run)), listen, watch)
 
 
 def plan(*recipes: str | Path, overrides: Sequence[str] = ()) -> list[CheckReport]:
@@ -133,7 +133,7 @@ def evaluate(
     named = [f"run:{text}" if (folder / "runs" / text / "events.jsonl").is_file() else text for text in runs_or_models]
     is_run = len(named) == 1 and (named[0].startswith("run:") or (Path(named[0]) / "events.jsonl").is_file())
     if is_run and "@" not in named[0]:
-        return evaluate_run(find_run(named[0].removeprefix("run:"), folder), chosen, _log_to(listen), file)
+        return evaluate_run(Run.find(folder, named[0].removeprefix("run:")), chosen, _log_to(listen), file)
     if file is None:
         raise UsageError(
             "evaluation.no-prompts",
@@ -213,7 +213,7 @@ def export(
     run: str | Path, to: ExportForm = "merged", output: str | Path | None = None, *, workspace: str | Path = "."
 ) -> Path:
     """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here."""
-    found = find_run(str(run), Path(workspace))
+    found = Run.find(Path(workspace), str(run))
     return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
 
 

@@ -13,34 +13,19 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import listing, places, shown
 from limbeck.data.rows import Message, Row, content_hash
-from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.templates import (
     RENDER_ERRORS,
     Options,
     Template,
     TemplateFacts,
     check_options,
-    choose_template,
     describe_refusal,
     probe_template,
     render,
 )
 from limbeck.errors import DataError, Refusal
 
-__all__ = [
-    "Prompt",
-    "RenderedPrompts",
-    "StopSet",
-    "Template",
-    "choose_template",
-    "compare_stops",
-    "key_of",
-    "pad_id",
-    "prompts_hash",
-    "render_prompts",
-    "stop_ids",
-    "tokenise",
-]
+__all__ = ["Prompt", "RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
 OnLong = Literal["refuse", "skip"]
 
@@ -69,13 +54,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class RenderedPrompts:
-    """Prompts in the order of their rows; `skipped` are the rows over the limit with their tokens.
-
-    `injected_system` is what the template wrote where a row had no system turn, None if nothing.
-    """
+    """Prompts in the order of their rows; `injected_system` is what the template adds to a row without system turn."""
 
     prompts: tuple[Prompt, ...]
-    skipped: tuple[tuple[str, int], ...]
     injected_system: str | None
     notes: tuple[str, ...]
 
@@ -101,25 +82,23 @@ def render_prompts(
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
     texts = _render_all(rows, tokenizer, template, options)
-    ids = tokenise(texts, tokenizer)
-    skipped = tuple(
-        (row.source, len(row_ids)) for row, row_ids in zip(rows, ids, strict=True) if len(row_ids) > max_prompt_tokens
-    )
-    long = [f"{source}: {num_tokens} tokens" for source, num_tokens in skipped]
-    _check_lengths(long, len(rows), max_prompt_tokens, on_long)
     prompts: list[Prompt] = []
+    long: list[str] = []
     seen: Counter[str] = Counter()
-    for row, text, row_ids in zip(rows, texts, ids, strict=True):
-        if len(row_ids) <= max_prompt_tokens:
-            key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in row_ids)).hexdigest()
-            known = (row.source, row.reference, row.extra, row.others)
-            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], *known))
-            seen[key] += 1
+    for row, text, ids in zip(rows, texts, tokenise(texts, tokenizer), strict=True):
+        if len(ids) > max_prompt_tokens:
+            long.append(f"{row.source}: {len(ids)} tokens")
+            continue
+        key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()
+        known = (row.source, row.reference, row.extra, row.others)
+        prompts.append(Prompt(ids, text, row.messages, key, seen[key], *known))
+        seen[key] += 1
+    _check_lengths(long, len(rows), max_prompt_tokens, on_long)
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if long:
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
     injected = facts.injected_system if _without_system(prompts) else None
-    return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
+    return RenderedPrompts(tuple(prompts), injected, tuple(notes))
 
 
 def key_of(prompt: Prompt) -> str:

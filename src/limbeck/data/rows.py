@@ -17,7 +17,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from limbeck.data.faults import Faults, shown
@@ -50,9 +51,12 @@ class Row:
     messages: tuple[Message, ...]
     reference: str | None
     source: str
-    content_hash: str
-    extra: Mapping[str, object]
+    extra: Mapping[str, object] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+
+    @cached_property
+    def content_hash(self) -> str:
+        return content_hash(self.messages)
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class RowSet:
     """All rows of a file; `sha256` is that of its bytes, `notes` are sentences for the user."""
 
     rows: tuple[Row, ...]
-    path: Path
     sha256: str
-    num_references: int
     notes: tuple[str, ...]
 
 
@@ -81,8 +83,7 @@ def read_rows(path: Path | str) -> RowSet:
             needed="At least one prompt is needed.",
             fix='Write rows such as {"prompt": "..."} into it, one a line.',
         )
-    num_references = sum(row.reference is not None for row in rows)
-    return RowSet(rows, path, hashlib.sha256(data).hexdigest(), num_references, _notes(rows, num_references))
+    return RowSet(rows, hashlib.sha256(data).hexdigest(), _notes(rows))
 
 
 def content_hash(messages: Sequence[Message]) -> str:
@@ -91,9 +92,9 @@ def content_hash(messages: Sequence[Message]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _notes(rows: Sequence[Row], num_references: int) -> tuple[str, ...]:
+def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     notes: list[str] = []
-    if num_references:
+    if num_references := sum(row.reference is not None for row in rows):
         carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
         notes.append(f"{carry} a reference answer; only supervised training reads it.")
     num_repeated = len(rows) - len({row.content_hash for row in rows})
@@ -137,7 +138,7 @@ class _RowReader:
             return None
         extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
         reference, *others = next(iter(references.values()), (None,))
-        return Row(tuple(messages), reference, self._source, content_hash(messages), extra, tuple(filter(None, others)))
+        return Row(tuple(messages), reference, self._source, extra, tuple(filter(None, others)))
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
         self._faults.add(code, self._source, field, given, expected)

@@ -34,11 +34,11 @@ __all__ = [
     "render",
 ]
 
+# What rendering raises when a template refuses a conversation or stumbles over it.
 RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What rendering raises when a template refuses a conversation or stumbles over it."""
 
+# Variables for a template, by the recipe.
 Options = Mapping[str, Any]
-"""Variables for a template, by the recipe."""
 
 _USER = Message("user", "QZUSERQZ")
 _ANSWER = Message("assistant", "QZANSWERQZ")

@@ -16,8 +16,10 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from limbeck.data.chat import Prompt, StopSet, Template, choose_template, pad_id, render_prompts, stop_ids
+from limbeck.data.chat import Prompt, render_prompts
 from limbeck.data.rows import Row
+from limbeck.data.stops import StopSet, pad_id, stop_ids
+from limbeck.data.templates import Template, choose_template
 from limbeck.errors import ModelError, Refusal, VocabularyMismatch
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
 from limbeck.models.refs import ModelRef

@@ -23,7 +23,7 @@ from limbeck.console import visible
 from limbeck.errors import LimbeckError, Stopped, UsageError
 from limbeck.report.marked import LEADING_SPACE, Sheet, sheets
 from limbeck.report.rows import Row, Rows, collect, label
-from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
+from limbeck.runs.evaluations import Evaluation, list_evaluations
 from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, read_marks, worst_marks
 
@@ -76,7 +76,7 @@ def _find(name: str, workspace: Path) -> Evaluation:
         for each in known:
             if each.finished and any(model["ref"].partition("@")[0] in refs for model in each.result()["models"]):
                 return each
-    return find_evaluation(name, workspace)
+    return Evaluation.find(workspace, name)
 
 
 def _marks(evaluation: Evaluation, result: Mapping[str, Any], workspace: Path) -> list[MarkSheet]:

@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from limbeck.data.chat import Prompt, Template, render_prompts
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.chat import Prompt, render_prompts
+from limbeck.data.rows import Message, Row
+from limbeck.data.templates import Template
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
@@ -76,10 +77,7 @@ class LocalWriter:
     max_prompt_tokens: int
 
     def write(self, questions: Sequence[Question]) -> list[Answer]:
-        rows = [
-            Row(question.messages, None, f"question {place + 1}", content_hash(question.messages), {})
-            for place, question in enumerate(questions)
-        ]
+        rows = [Row(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
         model = self.engine.model
         prompts = render_prompts(
             rows,
@@ -195,5 +193,5 @@ def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[Row]:
     found: list[Row] = []
     for row in stored:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"])
-        found.append(Row(messages, row["answer"], row["source"], content_hash(messages), {}))
+        found.append(Row(messages, row["answer"], row["source"]))
     return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from limbeck.data.chat import Prompt, RenderedPrompts
+from limbeck.data.chat import Prompt
 from limbeck.data.targets import Targets, holds_stop, make_targets
 from limbeck.errors import Refusal, Stopped
 from limbeck.recipe.schema import Recipe
@@ -94,9 +94,8 @@ def as_student_reads(
 ) -> tuple[Completion, ...]:
     """A teacher's answers, one to each of `prompts`, in the student's tokens; one that was cut off has no end."""
     asked = [replace(prompt, reference=row["answer"]) for prompt, row in zip(prompts, stored, strict=True)]
-    rendered = RenderedPrompts(tuple(asked), (), None, ())
     cut_off = [bool(row["cut_off"]) for row in stored]
-    targets = make_targets(rendered, material.tokenizer, material.stop, cut_off)
+    targets = make_targets(asked, material.tokenizer, material.stop, cut_off)
     return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
 
 
@@ -128,6 +127,6 @@ def _targets(rows: Sequence[dict[str, Any]], material: Material, recipe: Recipe)
         return Targets((), {})
     rendered = render_rows(rows_of(fit), material, recipe)
     if not recipe.scores:
-        return make_targets(rendered, material.tokenizer, material.stop, [False] * len(fit))
+        return make_targets(rendered.prompts, material.tokenizer, material.stop, [False] * len(fit))
     identities = [(prompt.content_hash, prompt.occurrence) for prompt in rendered.prompts]
     return Targets(rendered.prompts, {key: tuple(row["ids"]) for key, row in zip(identities, fit, strict=True)})

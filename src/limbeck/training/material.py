@@ -15,20 +15,12 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from limbeck.data.chat import (
-    Prompt,
-    RenderedPrompts,
-    StopSet,
-    Template,
-    choose_template,
-    compare_stops,
-    pad_id,
-    render_prompts,
-    stop_ids,
-)
+from limbeck.data.chat import Prompt, RenderedPrompts, render_prompts
 from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
+from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
+from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
 from limbeck.models.refs import ModelRef, parse_ref
@@ -112,7 +104,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None) -> Materi
     if recipe.route == "supervised":
         train, targets = _given(split.train, split, pair, recipe, notes)
         held_out = render_rows(rows_to_learn(split.held_out, "last_turn"), pair, recipe)
-        held_out_targets = given_answers(held_out, pair.tokenizer, pair.stop)
+        held_out_targets = given_answers(held_out.prompts, pair.tokenizer, pair.stop)
     else:
         train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
     if recipe.own_answers is not None:
@@ -221,7 +213,7 @@ def _given(
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
     rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on), split, notes), pair, recipe)
-    return rendered, given_answers(rendered, pair.tokenizer, pair.stop)
+    return rendered, given_answers(rendered.prompts, pair.tokenizer, pair.stop)
 
 
 def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...]:

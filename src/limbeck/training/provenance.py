@@ -14,7 +14,7 @@ from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
-from limbeck.runs.store import Run, resolve_run
+from limbeck.runs.store import Run
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
@@ -83,7 +83,7 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
     for role, ref in (("student", material.student_ref), ("teacher", material.teacher_ref)):
         if ref is not None and ref.kind == "run":
             name = ref.text.removeprefix("run:").strip().partition("@")[0]
-            weights = content_of(resolve_run(Path(recipe.workspace), name), ref.step)
+            weights = content_of(Run.named(Path(recipe.workspace), name), ref.step)
             found.append({"role": role, "run": name, "step": ref.step, "weights": weights})
     return found
 

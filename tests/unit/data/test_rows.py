@@ -51,7 +51,8 @@ def test_content_hash_tells_roles_and_turns_apart(path: Path) -> None:
 @pytest.mark.report("DC-05")
 def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> None:
     prompt_only = read_rows(write_rows(path, [prompt_row(f"question {i}") for i in range(20)]))
-    assert (len(prompt_only.rows), prompt_only.num_references, prompt_only.notes) == (20, 0, ())
+    assert (len(prompt_only.rows), prompt_only.notes) == (20, ())
+    assert all(row.reference is None for row in prompt_only.rows)
     rows = [prompt_row("q", **{name: f"by {name}"}) for name in ("completion", "answer", "ideal", "response")]
     rows.append(prompt_row("q", completion=[{"role": "assistant", "content": "by turn"}]))
     rows.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "by messages"}]})
@@ -67,7 +68,6 @@ def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> N
         None,
     ]
     assert all(row.messages == (Message("user", "q"),) for row in read.rows)
-    assert read.num_references == 6
     assert "6 rows carry a reference answer; only supervised training reads it." in read.notes
 
 
@@ -264,7 +264,6 @@ def test_a_list_of_texts_holds_references_that_are_all_right(path: Path) -> None
     rows = [prompt_row("a", ideal=["b", "c"]), prompt_row("d", ideal=["e"]), prompt_row("f", ideal=["g", ""])]
     read = read_rows(write_rows(path, rows))
     assert [(row.reference, row.others) for row in read.rows] == [("b", ("c",)), ("e", ()), ("g", ())]
-    assert read.num_references == 3
     with pytest.raises(DataError, match="a list of texts that are all right"):
         read_rows(write_rows(path, [prompt_row("a", ideal=["b", 3])]))
 

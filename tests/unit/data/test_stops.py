@@ -7,8 +7,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from builders import CHATML, tiny_llama, tiny_tokenizer
-from limbeck.data.chat import choose_template
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
+from limbeck.data.templates import choose_template
 from limbeck.errors import ModelError
 
 END_OF_TEXT, START, END = 0, 1, 2

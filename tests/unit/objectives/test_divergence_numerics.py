@@ -6,7 +6,6 @@ Axes: N positions, V vocabulary.
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 import torch
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 from naive_divergence import BETAS, EVERY_OBJECTIVE, naive, name_of
 from torch import Tensor
 
-from limbeck.objectives import Objective, divergence, evaluate, kl_mix
-from limbeck.objectives.divergence import value_and_gradient
+from limbeck.objectives import divergence as divergence_module
+from limbeck.objectives.divergence import divergence, evaluate, kl_mix, value_and_gradient
 from limbeck.objectives.forms import FLOOR_NATS
+from limbeck.objectives.objective import Objective
 
 EXTREME = [Objective(beta=beta) for beta in (2e-9, 1e-4, 1 - 1e-4, 1 - 2e-9)]
 MANY = [*EVERY_OBJECTIVE[::4], *EXTREME]
@@ -238,9 +238,9 @@ def test_gradient_sums_to_nothing(beta: float) -> None:
 
 def test_many_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     num_vocabulary, num_rows = 500, 23
-    module = sys.modules[value_and_gradient.__module__]  # the package's attribute of that name is the function
-    monkeypatch.setattr(module, "CPU_BLOCK_ELEMENTS", 10 * num_vocabulary)
-    monkeypatch.setattr(module, "CPU_BLOCK_ELEMENTS_THREADED", 10 * num_vocabulary // torch.get_num_threads())
+    monkeypatch.setattr(divergence_module, "CPU_BLOCK_ELEMENTS", 10 * num_vocabulary)
+    threaded = 10 * num_vocabulary // torch.get_num_threads()
+    monkeypatch.setattr(divergence_module, "CPU_BLOCK_ELEMENTS_THREADED", threaded)
     student, teacher = (
         random_logits(num_rows, num_vocabulary, seed=15),
         random_logits(num_rows, num_vocabulary, seed=16),

@@ -15,15 +15,11 @@ from naive_divergence import EVERY_OBJECTIVE, name_of
 from torch import Tensor, nn
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives import (
-    Head,
-    Objective,
-    evaluate,
-    fused_divergence,
-    fused_with_readings,
-    token_weights,
-)
-from limbeck.objectives.fused import CHUNK_BUFFER_BYTES, default_chunk_tokens
+from limbeck.objectives.divergence import evaluate
+from limbeck.objectives.fused import CHUNK_BUFFER_BYTES, default_chunk_tokens, fused_divergence, fused_with_readings
+from limbeck.objectives.head import Head
+from limbeck.objectives.objective import Objective
+from limbeck.objectives.reduce import token_weights
 
 
 def dense(pair: Pair, objective: Objective) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ from naive_divergence import BETAS
 from torch import Tensor
 
 from limbeck.errors import UsageError
-from limbeck.objectives import divergence, topk_divergence
+from limbeck.objectives.divergence import divergence
+from limbeck.objectives.topk import topk_divergence
 
 
 def random_logits(*shape: int, seed: int, spread: float = 3.0) -> Tensor:

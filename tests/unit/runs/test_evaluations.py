@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, UsageError
-from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations, open_evaluation
+from limbeck.runs.evaluations import Evaluation, list_evaluations, open_evaluation
 
 ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
 
@@ -29,11 +29,11 @@ def test_answers_and_result_come_back_as_written(tmp_path: Path) -> None:
             evaluation.result()
         evaluation.write_answers("teacher", [{**row, "grade": 1.0} for row in evaluation.read_answers("teacher")])
         evaluation.write_result({"kind": "worth", "share": float("nan")})
-    found = find_evaluation("first", tmp_path)
+    found = Evaluation.find(tmp_path, "first")
     assert [(row["answer"], row["grade"]) for row in found.read_answers("teacher")] == [("y\u2028", 1.0), (None, 1.0)]
     assert found.result() == {"kind": "worth", "share": "NaN"}
     assert found.path == tmp_path / "evaluations" / "first"
-    assert find_evaluation(str(found.path), tmp_path / "elsewhere").name == "first"
+    assert Evaluation.find(tmp_path / "elsewhere", str(found.path)).name == "first"
 
 
 def test_a_continued_evaluation_is_the_same_or_refused(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             Evaluation.create(tmp_path, hostile)
         with pytest.raises(UsageError):
-            find_evaluation(hostile or "none", tmp_path)
+            Evaluation.find(tmp_path, hostile or "none")
 
 
 def test_only_evaluations_are_listed_and_a_broken_one_says_so(tmp_path: Path) -> None:

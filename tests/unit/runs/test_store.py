@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, Stopped, UsageError
-from limbeck.runs.store import Run, current_events, list_runs, resolve_run
+from limbeck.runs.store import Run, current_events, list_runs
 
 
 def events_of(run: Run) -> list[dict[str, object]]:
@@ -162,7 +162,7 @@ def test_a_killed_run_has_died_at_its_last_step_and_is_never_called_running(tmp_
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
-        run = resolve_run(tmp_path, "killed")
+        run = Run.named(tmp_path, "killed")
         assert run.status().state == "running"
         process.send_signal(signal.SIGKILL)
     status = run.status()
@@ -230,18 +230,18 @@ def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> Non
 
 def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path) -> None:
     Run.create(tmp_path, "calm-otter-17")
-    assert resolve_run(tmp_path, "calm-otter-17").path == tmp_path / "runs" / "calm-otter-17"
+    assert Run.named(tmp_path, "calm-otter-17").path == tmp_path / "runs" / "calm-otter-17"
     with pytest.raises(UsageError, match="Did you mean calm-otter-17") as caught:
-        resolve_run(tmp_path, "calm-oter-17")
+        Run.named(tmp_path, "calm-oter-17")
     assert caught.value.code == "run.not-found"
-    with pytest.raises(UsageError, match="no run yet"):
-        resolve_run(tmp_path / "elsewhere", "x")
+    with pytest.raises(UsageError, match="x is no run"):
+        Run.named(tmp_path / "elsewhere", "x")
     with pytest.raises(UsageError, match="name of a run"):
-        resolve_run(tmp_path, "../calm-otter-17")
+        Run.named(tmp_path, "../calm-otter-17")
     Run.create(tmp_path / "other", "x")
     (tmp_path / "other" / "runs" / "link").symlink_to(tmp_path / "runs" / "calm-otter-17")
     with pytest.raises(UsageError) as refused:
-        resolve_run(tmp_path / "other", "link")
+        Run.named(tmp_path / "other", "link")
     assert refused.value.code == "names.outside"
     with pytest.raises(UsageError, match="is no run"):
         Run.open(tmp_path)
@@ -268,8 +268,3 @@ def test_a_workspace_that_takes_no_files_is_told_as_such(tmp_path: Path) -> None
     with pytest.raises(Stopped, match="could not be written") as caught:
         Run.create(tmp_path, "x")
     assert caught.value.code == "run.write-failed"
-
-
-def test_runs_import_without_torch_and_numpy() -> None:
-    script = "import sys, limbeck.runs.store; print(sorted({'torch', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

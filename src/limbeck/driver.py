@@ -96,11 +96,11 @@ def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
     """
     plans: list[CheckReport] = []
     for stage in stages:
-        recipe, runs = stage.recipe, runs_folder(Path(stage.recipe.workspace))
+        recipe, runs = stage.recipe, Run.home(Path(stage.recipe.workspace))
         named = {f"run:{plan.recipe.name}": plan for plan in plans}
         if plans:
             named["previous"] = plans[-1]
-        earlier = {text: plan for text, plan in named.items() if runs_folder(Path(plan.recipe.workspace)) == runs}
+        earlier = {text: plan for text, plan in named.items() if Run.home(Path(plan.recipe.workspace)) == runs}
         if recipe.name is not None and (f"run:{recipe.name}" in earlier or (runs / recipe.name).exists()):
             raise UsageError(
                 "run.exists",

@@ -14,7 +14,7 @@ A model stands under its alias: teacher, student, distilled, or model-1 and so o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,7 @@ class Evaluation(LockedFolder):
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
-        found = _object(self.result_path)
-        if not found.keys() >= _RESULT_KEYS:
-            raise _unreadable(self.result_path)
-        return found
+        return _object(self.result_path, _RESULT_KEYS)
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write the result, whole."""
@@ -183,12 +180,12 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
     try:
         value = None if path.is_symlink() else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         value = None
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value.keys() >= set(needed):
         return value
     raise DataError(
         "evaluation.unreadable",

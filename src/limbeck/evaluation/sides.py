@@ -83,8 +83,8 @@ def ask_once(rows: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     for same in by_content.values():
         texts = [() if row.reference is None else (row.reference, *row.others) for row in same]
         num_unlike += len(set(texts)) > 1
-        first, *others = dict.fromkeys(text for each in texts for text in each) or [None]
-        merged.append(replace(same[0], reference=first, others=tuple(others)))
+        known = list(dict.fromkeys(text for each in texts for text in each))
+        merged.append(replace(same[0], reference=known[0] if known else None, others=tuple(known[1:])))
     notes: list[str] = []
     if len(merged) < len(rows):
         notes.append(f"{len(rows) - len(merged)} of {len(rows)} rows repeat the prompt of another: each is asked once.")

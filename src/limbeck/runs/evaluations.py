@@ -24,10 +24,10 @@ from limbeck.runs.folder import LockedFolder
 from limbeck.runs.lineage import is_same_model
 from limbeck.runs.lines import append_line, event_line, write_text
 
-__all__ = ["Evaluation", "list_evaluations", "open_evaluation", "worth_record"]
+__all__ = ["RESULT_KEYS", "Evaluation", "list_evaluations", "open_evaluation", "worth_record"]
 
 # What every view of a result reads.
-_RESULT_KEYS = {
+RESULT_KEYS = {
     *("kind", "name", "prompts", "settings", "measure", "models", "team_length", "comparisons", "slices", "verdict"),
     *("next_step", "notes"),
 }
@@ -110,7 +110,7 @@ class Evaluation(LockedFolder):
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
-        return _object(self.result_path, _RESULT_KEYS)
+        return _object(self.result_path, RESULT_KEYS)
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write the result, whole."""

@@ -120,8 +120,11 @@ def _worst_tokens(
             reading.student_logp_N,
             reading.teacher_logp_N,
         )
-        for row, *rest, teacher_logp in zip(*(column_N[index_N].tolist() for column_N in columns), strict=True):
-            found.append(WorstToken(prompts[batch.rows[row]].source, *rest, teacher_logp if taught else None))
+        for row, place, token, nats, own, teachers in zip(
+            *(column_N[index_N].tolist() for column_N in columns), strict=True
+        ):
+            source = prompts[batch.rows[row]].source
+            found.append(WorstToken(source, place, token, nats, own, teachers if taught else None))
     found.sort(key=lambda worst: -worst.divergence)
     return tuple(replace(worst, text=student.text([worst.token])) for worst in found[:NUM_WORST_TOKENS])
 

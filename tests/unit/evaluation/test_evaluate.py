@@ -10,7 +10,7 @@ from builders import CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, prompt_row, save_
 from builders import write_rows as write_lines
 from limbeck import verbs
 from limbeck.cli import run_cli
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.errors import ModelError, Refusal, UsageError
 from limbeck.evaluation.sides import ask_once
 from limbeck.recipe.evaluating import Evaluating
@@ -260,7 +260,7 @@ def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
 def test_each_reference_of_a_repeated_prompt_is_right():
     messages = (Message("user", "Say yes."),)
     rows = [
-        Row(messages, reference, f"rows.jsonl:{line}", content_hash(messages), {}, others)
+        Row(messages, reference, f"rows.jsonl:{line}", others=others)
         for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
     ]
     (row,), notes = ask_once(rows)

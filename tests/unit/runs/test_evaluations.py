@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, UsageError
-from limbeck.runs.evaluations import Evaluation, list_evaluations, open_evaluation
+from limbeck.runs.evaluations import RESULT_KEYS, Evaluation, list_evaluations, open_evaluation
 
 ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
+
+EMPTY_RESULT = dict.fromkeys(RESULT_KEYS)
 
 
 def begun(workspace: Path, name: str) -> Evaluation:
@@ -28,10 +30,10 @@ def test_answers_and_result_come_back_as_written(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no result yet"):
             evaluation.result()
         evaluation.write_answers("teacher", [{**row, "grade": 1.0} for row in evaluation.read_answers("teacher")])
-        evaluation.write_result({"kind": "worth", "share": float("nan")})
+        evaluation.write_result({**EMPTY_RESULT, "kind": "worth", "share": float("nan")})
     found = Evaluation.find(tmp_path, "first")
     assert [(row["answer"], row["grade"]) for row in found.read_answers("teacher")] == [("y\u2028", 1.0), (None, 1.0)]
-    assert found.result() == {"kind": "worth", "share": "NaN"}
+    assert found.result() == {**EMPTY_RESULT, "kind": "worth", "share": "NaN"}
     assert found.path == tmp_path / "evaluations" / "first"
     assert Evaluation.find(tmp_path / "elsewhere", str(found.path)).name == "first"
 

@@ -24,6 +24,8 @@ __all__ = ["PLAIN_WIDTH", "Printer", "encodable", "is_interactive", "is_number",
 
 PLAIN_WIDTH = 80
 _UNLIMITED_WIDTH = 1_000_000  # a pipe gets lines and tables as wide as they are
+_LEAST_COLUMN = 8  # text in a column is folded, but not narrower than this
+_GAP = 3  # between columns
 _MIN_WIDTH = 20  # what text is wrapped at in a window narrower than that
 
 # A whole control sequence goes, introduced by ESC or by its one-character C1 form: CSI with its parameters; the
@@ -122,8 +124,18 @@ class Printer:
             self.err.print(Text.assemble((lead, style), line), soft_wrap=True)
 
     def table(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Print rows as a table, its columns as in the first row. Numbers stand right; a missing value is a dash."""
+        """Print rows as a table, its columns as in the first row. Numbers stand right; a missing value is a dash.
+
+        Where a window is too narrow for the columns, each row stands by itself, a line for each of its values.
+        """
         if not rows:
+            return
+        least = sum(max(min(len(text), _LEAST_COLUMN) for text in texts) for texts in _columns(rows))
+        if least + _GAP * (len(rows[0]) - 1) > self.out.width:
+            for row in rows:
+                self.say(_cell(row.get(next(iter(rows[0])))), style="bold")
+                for column in list(rows[0])[1:]:
+                    self.say(f"  {column}: {_cell(row.get(column))}")
             return
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
         for column in rows[0]:
@@ -170,6 +182,11 @@ def _wrapped(console: Console, text: str, width: int) -> list[str]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether `value` is an int or a float; True and False are no numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _columns(rows: Sequence[Mapping[str, object]]) -> list[list[str]]:
+    """The texts of each column with its head."""
+    return [[column, *(_cell(row.get(column)) for row in rows)] for column in rows[0]]
 
 
 def _cell(value: object) -> str:

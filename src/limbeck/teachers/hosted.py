@@ -12,7 +12,7 @@ from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import NO_CAPS, Cost, Ledger, Question
+from limbeck.teachers.ledger import NO_CAPS, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
 __all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
@@ -73,10 +73,6 @@ class HostedTeacher:
             for each in questions:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
-
-    def spent(self) -> Cost:
-        """What the account has spent so far."""
-        return self.ledger.spent()
 
     def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)

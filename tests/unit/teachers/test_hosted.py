@@ -140,7 +140,7 @@ def test_a_refused_connection_is_tried_again_and_costs_nothing(tmp_path):
         pass
     one = teacher(tmp_path, server.url, **QUICK)
     assert labels(one.write([(row, 0) for row in prompts(2)], max_tokens=10)) == ["unreachable"] * 2
-    assert one.spent() == Cost()
+    assert one.ledger.spent() == Cost()
 
 
 @pytest.mark.report("HA-01")
@@ -388,7 +388,7 @@ def test_sixty_four_calls_at_a_time_never_go_over_a_cap(cap, tmp_path):
             with pytest.raises(Stopped) as stopped:
                 write(tmp_path, server.url, prompts(400), concurrency=64, first_wait_s=0.01, **caps)
             assert stopped.value.code == "teacher.budget"
-        spent = teacher(tmp_path, server.url, **caps).spent()
+        spent = teacher(tmp_path, server.url, **caps).ledger.spent()
     assert max(seen.in_flight for seen in server.seen) > 16
     assert len(stored(tmp_path)) >= 30
     assert sum(map(sum, bills)) <= spent.tokens

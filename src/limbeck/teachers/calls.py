@@ -21,7 +21,8 @@ from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, Lost, Reply
-from limbeck.recipe.parts import Hosted, Options
+from limbeck.recipe.kinds import Options
+from limbeck.recipe.parts import Hosted
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, judge

@@ -1,4 +1,4 @@
-"""What settings are made of: how one explains itself, which values it takes, and the settings that have parts."""
+"""Settings that have parts: the parts, each explained as a setting of its own."""
 
 from __future__ import annotations
 

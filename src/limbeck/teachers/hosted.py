@@ -97,4 +97,4 @@ class HostedTeacher:
         start = self.ledger.find(question.key, question.limit)
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
-        return read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
+        return read_answer(body, self._model, label)

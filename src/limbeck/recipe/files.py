@@ -25,7 +25,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
-from limbeck.recipe.parts import Text
+from limbeck.recipe.kinds import Text
 from limbeck.recipe.schema import Recipe
 
 __all__ = [
@@ -166,29 +166,21 @@ def _checked(layer: Iterator[_Entry], problems: list[Problem]) -> _Entries:
 
 
 def _from_file(path: Path) -> Iterator[_Entry]:
-    text = _read_text(path)
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
-    except (YAMLError, ValueError, RecursionError) as error:
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-        fault = error.problem if isinstance(error, MarkedYAMLError) else error
-        place = f"{path.name} line {mark.line + 1}" if mark is not None else path.name
-        raise _no_recipe(f"{place} is not YAML: {_shorten(str(fault))}.") from error
-    if isinstance(root, MappingNode):
-        yield from _from_mapping(root, (), path.name)
-    elif root is not None:
-        raise _no_recipe(f"{path.name} holds no settings at its top.")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
+        root = YAML(typ="safe", pure=True).compose(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1, cutoff=0.3)
         fix = f"Did you mean {path.parent / near[0]}?" if near else "Give the path of a recipe."
         raise RecipeError("recipe.not-found", given=f"{path} does not exist.", needed="A recipe.", fix=fix) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise _no_recipe(f"{path} cannot be read: {error}.") from error
+    except MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
+        raise _no_recipe(f"{path.name}{line} is not YAML: {_shorten(str(error.problem))}.") from error
+    except (OSError, ValueError, YAMLError, RecursionError) as error:
+        raise _no_recipe(f"{path} cannot be read: {_shorten(str(error))}.") from error
+    if isinstance(root, MappingNode):
+        yield from _from_mapping(root, (), path.name)
+    elif root is not None:
+        raise _no_recipe(f"{path.name} holds no settings at its top.")
 
 
 def _no_recipe(given: str) -> RecipeError:
@@ -324,8 +316,8 @@ def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _scalar(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    reads_as_itself = _NEEDS_NO_QUOTES.fullmatch(value) is not None and _value(_plain_node(value)) == value
-    if reads_as_itself and value.lower() not in _SWITCH_WORDS:
+    is_word = _NEEDS_NO_QUOTES.fullmatch(value) is not None and value.lower() not in _SWITCH_WORDS
+    if is_word and plain_value(value) == value:
         return value
     quoted = json.dumps(value, ensure_ascii=False)
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

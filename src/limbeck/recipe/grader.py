@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import regex
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from limbeck.recipe.parts import NotNegative, Settings, Share
+from limbeck.recipe import kinds
+from limbeck.recipe.parts import Settings
 from limbeck.recipe.rules import fault
 
 __all__ = ["GraderSettings", "GraderText", "Kind", "Language", "compiled"]
@@ -47,13 +48,13 @@ class GraderSettings(Settings):
     Why: the row's.
     """
 
-    tolerance: NotNegative = 0.0
+    tolerance: kinds.NotNegative = 0.0
     """For number: the largest difference that is still right.
     Choose: Half of the last digit.
     Why: exact.
     """
 
-    relative_tolerance: Share = 0.0
+    relative_tolerance: kinds.Share = 0.0
     """For number: the same as a share of the reference.
     Choose: 0.01 for one per cent.
     Why: exact.

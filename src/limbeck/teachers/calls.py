@@ -21,7 +21,8 @@ from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, Lost, Reply
-from limbeck.recipe.parts import Hosted, Options
+from limbeck.recipe.kinds import Options
+from limbeck.recipe.parts import Hosted
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, judge
@@ -31,6 +32,7 @@ __all__ = ["Calls", "HostedSettings"]
 _MAX_WAIT_S = 30.0
 _TELL_EVERY_S = 10.0
 _LOOK_AGAIN_S = 0.1  # while another process asks the same
+_LEAST_SHARE = 0.1  # of the time of an attempt
 _GO_ON = "Then start again: every answer that came is stored and not asked again."
 _STOPS = {
     "unauthorized": ("The endpoint takes another key.", "Set the right key in the environment."),
@@ -190,7 +192,9 @@ class Calls:
                 wait_s = self._wait_s(call, failure)
                 if failure.kind in _STOPS or (failure.wait_s or 0.0) > self._settings.deadline_s:
                     self._stop(failure)
-                is_late = call.until is not None and time.monotonic() + wait_s >= call.until
+                # an attempt without time to answer would cost money for nothing
+                ends_at = time.monotonic() + wait_s + _LEAST_SHARE * self._settings.attempt_s
+                is_late = call.until is not None and ends_at >= call.until
                 if failure.kind == "rejected" or call.num_failed >= self._settings.num_attempts or is_late:
                     break
                 await self._gate.sleep(wait_s)

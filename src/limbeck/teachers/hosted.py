@@ -12,7 +12,7 @@ from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import NO_CAPS, Cost, Ledger, Question
+from limbeck.teachers.ledger import NO_CAPS, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
 __all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
@@ -74,10 +74,6 @@ class HostedTeacher:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
 
-    def spent(self) -> Cost:
-        """What the account has spent so far."""
-        return self.ledger.spent()
-
     def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
         if not endpoint.is_local and self.ledger.caps == NO_CAPS:
@@ -101,4 +97,4 @@ class HostedTeacher:
         start = self.ledger.find(question.key, question.limit)
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
-        return read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
+        return read_answer(body, self._model, label)

@@ -119,7 +119,7 @@ class HostedWriter:
             asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
         )
         answers = [_written(each) for each in found]
-        cost = self.teacher.spent()
+        cost = self.teacher.ledger.spent()
         money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
         self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
         return answers

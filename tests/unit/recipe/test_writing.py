@@ -60,7 +60,7 @@ def test_what_is_shown_is_itself_a_recipe(tmp_path: Path, origin: bool) -> None:
         assert "#" not in text
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(
         st.text(max_size=12, alphabet=st.characters(exclude_categories=["Cs"])),

@@ -15,7 +15,8 @@ def test_golden_token_mean(golden: dict[str, Any]) -> None:
     values = [golden["per_token_reverse_kl"][token] for answer in golden["answers"] for token in answer]
     weights = token_weights(len(values), len(values), dtype=torch.float64)
     # A mean of the answers' means would give .420931.
-    assert (weights @ torch.tensor(values, dtype=torch.float64)).item() == pytest.approx(golden["token_mean"], abs=1e-12)
+    mean = weights @ torch.tensor(values, dtype=torch.float64)
+    assert mean.item() == pytest.approx(golden["token_mean"], abs=1e-12)
 
 
 def test_golden_per_token_values(golden: dict[str, Any]) -> None:

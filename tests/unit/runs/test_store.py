@@ -268,8 +268,3 @@ def test_a_workspace_that_takes_no_files_is_told_as_such(tmp_path: Path) -> None
     with pytest.raises(Stopped, match="could not be written") as caught:
         Run.create(tmp_path, "x")
     assert caught.value.code == "run.write-failed"
-
-
-def test_runs_import_without_torch_and_numpy() -> None:
-    script = "import sys, limbeck.runs.store; print(sorted({'torch', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -187,7 +187,7 @@ logit = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     pairs=st.lists(st.tuples(logit, logit), min_size=1, max_size=12),
     beta=st.one_of(st.sampled_from(BETAS), st.floats(2e-9, 1 - 2e-9)),
@@ -212,7 +212,7 @@ def test_never_negative_never_nan(
         assert torch.isfinite(gradient).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     shifts=st.tuples(st.floats(-1000, 1000), st.floats(-1000, 1000)),
     beta=st.sampled_from(BETAS),

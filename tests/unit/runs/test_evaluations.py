@@ -62,6 +62,7 @@ def test_without_a_name_a_stopped_evaluation_of_the_same_question_goes_on(tmp_pa
     assert open_evaluation(tmp_path, "stopped", ASKED).finished
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
     with begun(tmp_path, "first"), pytest.raises(Refusal, match="being written"):
         Evaluation(tmp_path / "evaluations" / "first").__enter__()

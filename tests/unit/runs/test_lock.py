@@ -99,6 +99,7 @@ def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path: Path) -> None
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0", "True", "True"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_lock_comes_and_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     assert not look(path)[0], "a folder that nobody ever wrote to"

@@ -89,6 +89,7 @@ def test_events_carry_time_and_kind_and_come_back_in_order(tmp_path: Path) -> No
     assert b": NaN" not in run.events_path.read_bytes()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_writing_needs_the_lock(tmp_path: Path) -> None:
     run = Run.create(tmp_path, None)
     with pytest.raises(AssertionError, match="with run"):

@@ -74,8 +74,8 @@ def probe_machine(device: str = "auto") -> Machine:
     else:
         memory = psutil.virtual_memory()
         free_bytes, total_bytes = _container_limit(memory.available, memory.total)
-        device_name = _cpu_name()
-        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and _has_cpu_flag("avx512_bf16")
+        device_name = _cpu_info("model name") or platform.processor() or platform.machine()
+        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "avx512_bf16" in _cpu_info("flags").split()
     return Machine(
         device=str(chosen),
         device_name=device_name,
@@ -201,16 +201,7 @@ def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
     return min(free_bytes, int(limited_bytes) - used_bytes), min(total_bytes, int(limited_bytes))
 
 
-def _cpu_name() -> str:
-    for line in _cpu_info():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _has_cpu_flag(flag: str) -> bool:
-    return any(line.startswith("flags") and flag in line.split() for line in _cpu_info())
-
-
-def _cpu_info() -> list[str]:
-    return CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+def _cpu_info(name: str) -> str:
+    """What Linux says under `name` of the first core; empty where it says nothing."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -27,8 +27,6 @@ from limbeck.errors import DataError, Refusal
 
 __all__ = ["Prompt", "RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
-OnLong = Literal["refuse", "skip"]
-
 _NUM_TOKENISED_AT_ONCE = 1000
 
 
@@ -68,7 +66,7 @@ def render_prompts(
     *,
     options: Options,
     max_prompt_tokens: int,
-    on_long: OnLong,
+    on_long: Literal["refuse", "skip"],
 ) -> RenderedPrompts:
     """Renders each row up to where the answer begins, and tokenises the text, adding no tokens to it.
 
@@ -93,7 +91,15 @@ def render_prompts(
         known = (row.source, row.reference, row.extra, row.others)
         prompts.append(Prompt(ids, text, row.messages, key, seen[key], *known))
         seen[key] += 1
-    _check_lengths(long, len(rows), max_prompt_tokens, on_long)
+    if long and (on_long == "refuse" or not prompts):
+        raise DataError(
+            "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
+            given=f"{len(long)} of {len(rows)} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
+            f"{listing(long)}\n",
+            needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
+            fix="Raise max_prompt_tokens or shorten these prompts"
+            + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
+        )
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if long:
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
@@ -139,19 +145,6 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]
         encoded = tokenizer(batch, add_special_tokens=False, padding=False, truncation=False, verbose=False)
         ids.extend(tuple(row) for row in encoded["input_ids"])
     return ids
-
-
-def _check_lengths(long: Sequence[str], num_rows: int, max_prompt_tokens: int, on_long: OnLong) -> None:
-    if not long or (on_long == "skip" and len(long) < num_rows):
-        return
-    raise DataError(
-        "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
-        given=f"{len(long)} of {num_rows} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
-        f"{listing(long)}\n",
-        needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
-        fix="Raise max_prompt_tokens or shorten these prompts"
-        + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
-    )
 
 
 def _without_system(prompts: Sequence[Prompt]) -> list[str]:

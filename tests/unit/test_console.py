@@ -274,7 +274,7 @@ def test_a_table_in_a_narrow_window_is_a_list_of_rows(monkeypatch: pytest.Monkey
     Printer(out=terminal.stream, err=terminal.stream).table(rows)
     lines = OWN_STYLES.sub("", terminal.read()).splitlines()
     told = ["model-1", "score, %: 47 (40 to 54)", "answered: 200/200", "failed: 3", "p90: -"]
-    assert [line.strip() for line in lines] == told + ["model-2", *told[1:]]
+    assert [line.strip() for line in lines] == [*told, "model-2", *told[1:]]
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     Printer(out=terminal.stream, err=terminal.stream).table(rows)

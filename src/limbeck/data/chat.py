@@ -45,6 +45,9 @@ __all__ = [
 OnLong = Literal["refuse", "skip"]
 
 _NUM_TOKENISED_AT_ONCE = 1000
+# A text longer than both is measured by its beginning first; few texts but blanks have so many characters in a token.
+_CHARACTERS_AT_ONCE = 2**18
+_CHARACTERS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class RenderedPrompts:
-    """Prompts in the order of their rows; `skipped` are the rows over the limit with their tokens.
+    """Prompts in the order of their rows; `skipped` are the rows over the limit with their tokens, or so many at least.
 
     `injected_system` is what the template wrote where a row had no system turn, None if nothing.
     """
@@ -101,11 +104,13 @@ def render_prompts(
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
     texts = _render_all(rows, tokenizer, template, options)
-    ids = tokenise(texts, tokenizer)
-    skipped = tuple(
-        (row.source, len(row_ids)) for row, row_ids in zip(rows, ids, strict=True) if len(row_ids) > max_prompt_tokens
-    )
-    long = [f"{source}: {num_tokens} tokens" for source, num_tokens in skipped]
+    starts, ids = _tokenise_as_far_as_needed(texts, tokenizer, max_prompt_tokens)
+    long, skipped = list[str](), list[tuple[str, int]]()
+    for row, text, start, row_ids in zip(rows, texts, starts, ids, strict=True):
+        if len(row_ids) > max_prompt_tokens:
+            part = "" if start == len(text) else f" in the first {start} of its {len(text)} characters"
+            long.append(f"{row.source}: {len(row_ids)} tokens{part}")
+            skipped.append((row.source, len(row_ids)))
     _check_lengths(long, len(rows), max_prompt_tokens, on_long)
     prompts: list[Prompt] = []
     seen: Counter[str] = Counter()
@@ -119,7 +124,7 @@ def render_prompts(
     if long:
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
     injected = facts.injected_system if _without_system(prompts) else None
-    return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
+    return RenderedPrompts(tuple(prompts), tuple(skipped), injected, tuple(notes))
 
 
 def key_of(prompt: Prompt) -> str:
@@ -160,6 +165,24 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]
         encoded = tokenizer(batch, add_special_tokens=False, padding=False, truncation=False, verbose=False)
         ids.extend(tuple(row) for row in encoded["input_ids"])
     return ids
+
+
+def _tokenise_as_far_as_needed(
+    texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The ids of each text and of how many of its characters they are.
+
+    They are of all of them unless a beginning already shows that the text has over `max_tokens`: the ids of a book take
+    a hundred times the memory of the book.
+    """
+    longest = max(_CHARACTERS_AT_ONCE, _CHARACTERS_PER_TOKEN * max_tokens)
+    starts = [min(len(text), longest) for text in texts]
+    ids = tokenise([text[:start] for text, start in zip(texts, starts, strict=True)], tokenizer)
+    for place, text in enumerate(texts):
+        # what follows may change how the last word is cut, and cannot halve the number of tokens
+        if starts[place] < len(text) and len(ids[place]) <= 2 * max_tokens:
+            starts[place], (ids[place],) = len(text), tokenise([text], tokenizer)
+    return starts, ids
 
 
 def _check_lengths(long: Sequence[str], num_rows: int, max_prompt_tokens: int, on_long: OnLong) -> None:

@@ -11,7 +11,7 @@ from limbeck.data.chat import choose_template, pad_id, render_prompts, stop_ids
 from limbeck.data.rows import Message, Row
 from limbeck.errors import UsageError
 from limbeck.machine import use_machine
-from limbeck.models.load import load_model
+from limbeck.models.load import load_model, positions_of
 from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
@@ -49,7 +49,7 @@ class Conversation:
         self.options = _template_options(ref, workspace)
         stop = stop_ids(tokenizer, self.model.generation_config, self.template, self.options)
         fill = pad_id(tokenizer, stop)
-        limit = self.model.module.config.get_text_config().to_dict().get("max_position_embeddings")
+        limit = positions_of(self.model.module.config)
         self.max_prompt_tokens = (limit or 2**20) - max_tokens
         if self.max_prompt_tokens < 1:
             raise _bad_length(max_tokens, f"The model has {limit} positions for the conversation and its answer.")

@@ -145,7 +145,9 @@ class Printer:
         self.out.print(grid)
 
     def rule(self, title: str = "") -> None:
-        self.out.print(Rule(Text(encodable(self.out, title)), align="left", style="dim"), width=PLAIN_WIDTH)
+        line = "─" if self.out.encoding.startswith("utf") else "-"  # of itself a rule without title keeps the former
+        rule = Rule(Text(encodable(self.out, title)), align="left", style="dim", characters=line)
+        self.out.print(rule, width=PLAIN_WIDTH)
 
 
 def _console(stream: TextIO) -> Console:

@@ -47,6 +47,7 @@ __all__ = [
     "load_generation_config",
     "load_model",
     "load_tokenizer",
+    "positions_of",
     "without_progress_bars",
 ]
 
@@ -337,6 +338,11 @@ def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
     elif settings.get("logit_scale"):  # Cohere multiplies
         scale = settings["logit_scale"]
     return {"scale": scale, "softcap": settings.get("final_logit_softcapping")}
+
+
+def positions_of(config: PretrainedConfig) -> int | None:
+    """How many positions a model has, whatever its architecture calls them (GPT-2: n_positions); None if no limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def checkpoint_activations(model: LanguageModel) -> None:

@@ -26,6 +26,7 @@ def talk(reply: Callable[[str], Iterable[str]]) -> None:
             sys.stdout.write(safe(piece).encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 def _next_turn(interactive: bool) -> str:

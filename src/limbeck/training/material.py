@@ -30,10 +30,11 @@ from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
 from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
-from limbeck.models.load import load_config, load_generation_config, load_tokenizer
+from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
 from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.schema import Recipe
+from limbeck.teachers.writer import with_examples
 
 __all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
@@ -111,6 +112,8 @@ def prepare_material(recipe: Recipe) -> Material:
         held_out_targets = given_answers(held_out, pair.tokenizer, pair.stop)
     else:
         train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
+    if (num := len(train.prompts)) < recipe.prompts_per_step:
+        notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
     own_rows = None if recipe.own_answers is None else read_rows(Path(recipe.own_answers.file))
     own = None
     if own_rows is not None and recipe.own_answers is not None:
@@ -122,6 +125,8 @@ def prepare_material(recipe: Recipe) -> Material:
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
+    if recipe.answers_written and (examples or not recipe.scores):
+        _refuse_no_room_to_write(pair, recipe, prompts, examples)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
     answer_limit = _answer_limit(recipe, pair, prompts, given)
     known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
@@ -239,7 +244,7 @@ def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedProm
 
 def num_positions(ref: ModelRef) -> int | None:
     """The longest text that a model was made for. Learned positions end there; beyond it rotary ones are guesses."""
-    return load_config(ref).get_text_config().to_dict().get("max_position_embeddings")
+    return positions_of(load_config(ref))
 
 
 def _writing_limit(recipe: Recipe) -> int:
@@ -266,6 +271,24 @@ def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: 
             what = "A practice answer" if setting == "max_practice_tokens" else "An answer of the teacher"
             _refuse_too_long(ref, longest_prompt, limits[setting], what, setting)
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
+
+
+def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
+    """A teacher here reads each prompt by its own template, behind the examples, and needs places for its answer."""
+    if pair.asking is None or pair.teacher_ref is None or pair.teacher_tokenizer is None:
+        return
+    asked = [(with_examples(prompt.messages, examples), prompt) for prompt in prompts]
+    rendered = render_prompts(
+        [Row(messages, None, prompt.source, prompt.content_hash, {}) for messages, prompt in asked],
+        pair.teacher_tokenizer,
+        pair.asking.template,
+        options=pair.asking.options,
+        max_prompt_tokens=NO_LIMIT,
+        on_long="refuse",
+    )
+    longest = max(len(prompt.ids) for prompt in rendered.prompts)
+    setting, what = "max_teacher_tokens", "An answer of the teacher"
+    _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, what, setting)
 
 
 def _vocabulary_rows(ref: ModelRef) -> int:

@@ -14,13 +14,12 @@ from limbeck.data.templates import choose_template
 from limbeck.errors import UsageError
 from limbeck.evaluation.sides import own_options
 from limbeck.machine import use_machine
-from limbeck.models.load import load_model
+from limbeck.models.load import load_model, positions_of
 from limbeck.models.refs import parse_ref
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.training.material import num_positions
 
 __all__ = ["Conversation"]
 
@@ -49,7 +48,7 @@ class Conversation:
         self.options = own_options(ref)
         stop = stop_ids(tokenizer, self.model.generation_config, self.template, self.options)
         fill = pad_id(tokenizer, stop)
-        limit = num_positions(ref) or 2**20
+        limit = positions_of(loaded.module.config) or 2**20
         self.max_prompt_tokens = limit - max_tokens
         if max_tokens < 1 or self.max_prompt_tokens < 1:
             raise UsageError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from limbeck import __version__
-from limbeck.console import Printer
+from limbeck.console import Printer, print_json
 from limbeck.errors import LimbeckError, UsageError
 from limbeck.recipe.evaluating import Evaluating, FailUnder, check_limit
 
@@ -205,7 +205,7 @@ def recipe_schema() -> None:
     """Print the JSON schema of recipes, for editors."""
     from limbeck.recipe.explain import json_schema
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - for another program, not for people
+    print_json(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
 
 
 @app.command
@@ -353,8 +353,7 @@ def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> No
 def _print_json(event: Mapping[str, object]) -> None:
     from limbeck.runs.lines import event_line
 
-    sys.stdout.write(event_line(event))
-    sys.stdout.flush()
+    print_json(event_line(event))
 
 
 def _usage_error(error: CycloptsError) -> UsageError:

@@ -6,6 +6,7 @@ file name is data, and may hold sequences that retitle a terminal, write its cli
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -20,7 +21,17 @@ from rich.text import Text
 
 from limbeck.errors import LimbeckError
 
-__all__ = ["PLAIN_WIDTH", "Printer", "encodable", "is_interactive", "is_number", "print_text", "safe", "visible"]
+__all__ = [
+    "PLAIN_WIDTH",
+    "Printer",
+    "encodable",
+    "is_interactive",
+    "is_number",
+    "print_json",
+    "print_text",
+    "safe",
+    "visible",
+]
 
 PLAIN_WIDTH = 80
 _UNLIMITED_WIDTH = 1_000_000  # a pipe gets lines and tables as wide as they are
@@ -146,7 +157,9 @@ class Printer:
         self.out.print(grid)
 
     def rule(self, title: str = "") -> None:
-        self.out.print(Rule(Text(encodable(self.out, title)), align="left", style="dim"), width=PLAIN_WIDTH)
+        line = "─" if self.out.encoding.startswith("utf") else "-"  # of itself a rule without title keeps the former
+        rule = Rule(Text(encodable(self.out, title)), align="left", style="dim", characters=line)
+        self.out.print(rule, width=PLAIN_WIDTH)
 
 
 def _console(stream: TextIO) -> Console:
@@ -168,6 +181,16 @@ def print_text(console: Console, text: str, style: str = "") -> None:
     """Print safe text, wrapped between words on a terminal and whole into a pipe."""
     for line in _wrapped(console, text, console.width):
         console.print(Text(line, style), soft_wrap=True)
+
+
+def print_json(text: str) -> None:
+    """JSON to stdout as it is, for another program; in ASCII where the encoding of stdout lacks a character of it."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text)) + "\n"
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _wrapped(console: Console, text: str, width: int) -> list[str]:

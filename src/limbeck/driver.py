@@ -209,7 +209,7 @@ def _drive(log: Log, plan: CheckReport, watch: Callable[[str], None], checkpoint
             history.append(record)
             log.write("step", **_step_fields(record))
             for alert in alerts_of(history):
-                log.write("alert", code=alert.code, text=alert.text)
+                log.write("alert", step=record.step, code=alert.code, text=alert.text)
             last, due = record.step == recipe.steps, _is_due(record.step, recipe)
             if due or stop_asked():
                 save_checkpoint(run.checkpoints_path, state, kept_step=_kept_step(run, recipe))

@@ -158,6 +158,7 @@ def test_chat_answers_each_line_of_a_pipe(tmp_path):
     assert again.stdout == done.stdout
 
 
+@pytest.mark.report("TU-04")
 def test_prompts_cannot_write_to_the_terminal(tmp_path):
     rows = [prompt_row(f"row {number} \x1b]0;owned\x07 \x1b[31m \u202e") for number in range(8)]
     done = limbeck("train", write_pair(tmp_path, rows=rows), "--dry-run")

@@ -167,6 +167,7 @@ def test_padded_heads_of_different_width_train(tmp_path, beta, rows):
     assert all(event["loss"] > 0 for event in of_kind(done, "step"))
 
 
+@pytest.mark.report("VT-06")
 def test_the_same_size_with_another_id_map_is_refused_before_a_weight_is_read(tmp_path, monkeypatch):
     path = write_pair(tmp_path)
     tiny_tokenizer(corpus=OTHER_CORPUS).save_pretrained(tmp_path / "teacher")
@@ -316,7 +317,7 @@ def test_learning_happens(tmp_path):
     assert json.dumps(first)  # plain values all through
 
 
-@pytest.mark.report("LT-01")
+@pytest.mark.report("LT-01", "LT-04")
 def test_a_practice_limit_beyond_the_models_positions_is_refused_before_a_weight_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("limbeck.training.setup.load_model", _refuse)
     with pytest.raises(ModelError, match=r"has 512 positions.*max_practice_tokens to at most 4\d\d"):

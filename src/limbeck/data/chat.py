@@ -28,6 +28,9 @@ from limbeck.errors import DataError, Refusal
 __all__ = ["Prompt", "RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
 _NUM_TOKENISED_AT_ONCE = 1000
+# A text longer than both is measured by its beginning first; few texts but blanks have so many characters in a token.
+_CHARACTERS_AT_ONCE = 2**18
+_CHARACTERS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,14 @@ def render_prompts(
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
     texts = _render_all(rows, tokenizer, template, options)
+    starts, tokenised = _tokenise_as_far_as_needed(texts, tokenizer, max_prompt_tokens)
     prompts: list[Prompt] = []
     long: list[str] = []
     seen: Counter[str] = Counter()
-    for row, text, ids in zip(rows, texts, tokenise(texts, tokenizer), strict=True):
+    for row, text, start, ids in zip(rows, texts, starts, tokenised, strict=True):
         if len(ids) > max_prompt_tokens:
-            long.append(f"{row.source}: {len(ids)} tokens")
+            part = "" if start == len(text) else f" in the first {start} of its {len(text)} characters"
+            long.append(f"{row.source}: {len(ids)} tokens{part}")
             continue
         key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()
         known = (row.source, row.reference, row.extra, row.others)
@@ -145,6 +150,24 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]
         encoded = tokenizer(batch, add_special_tokens=False, padding=False, truncation=False, verbose=False)
         ids.extend(tuple(row) for row in encoded["input_ids"])
     return ids
+
+
+def _tokenise_as_far_as_needed(
+    texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The ids of each text and of how many of its characters they are.
+
+    They are of all of them unless a beginning already shows that the text has over `max_tokens`: the ids of a book take
+    a hundred times the memory of the book.
+    """
+    longest = max(_CHARACTERS_AT_ONCE, _CHARACTERS_PER_TOKEN * max_tokens)
+    starts = [min(len(text), longest) for text in texts]
+    ids = tokenise([text[:start] for text, start in zip(texts, starts, strict=True)], tokenizer)
+    for place, text in enumerate(texts):
+        # what follows may change how the last word is cut, and cannot halve the number of tokens
+        if starts[place] < len(text) and len(ids[place]) <= 2 * max_tokens:
+            starts[place], (ids[place],) = len(text), tokenise([text], tokenizer)
+    return starts, ids
 
 
 def _without_system(prompts: Sequence[Prompt]) -> list[str]:

@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RowSet:
-    """All rows of a file; `sha256` is that of its bytes, `notes` are sentences for the user."""
+    """All rows of a file; `sha256` is that of its bytes after a byte-order mark, `notes` are sentences for the user."""
 
     rows: tuple[Row, ...]
     sha256: str

@@ -101,8 +101,10 @@ def mark_prompt(
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
     targets = None if answer is None else make_targets([asked], pair.tokenizer, pair.stop, [False]).answer_to(asked)
+    longest = max_tokens if targets is None else len(targets)
+    if continue_from is not None:
+        longest = max(longest, continue_from + max_tokens)
     for ref in (pair.student_ref, pair.teacher_ref):
-        longest = max_tokens if targets is None else len(targets)
         refuse_too_long(ref.text, num_positions(ref), len(asked.ids), longest)
     device = torch.device(use_machine(recipe.device).device)
     student, teacher = (_load(ref, pair, device) for ref in (pair.student_ref, pair.teacher_ref))

@@ -47,6 +47,7 @@ __all__ = [
     "load_generation_config",
     "load_model",
     "load_tokenizer",
+    "positions_of",
     "put_weights",
     "without_progress_bars",
 ]
@@ -325,6 +326,11 @@ def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
     settings = config.get_text_config().to_dict()
     divisor, factor = settings.get("logits_scaling"), settings.get("logit_scale")  # those of Granite and of Cohere
     return {"scale": (factor or 1.0) / (divisor or 1.0), "softcap": settings.get("final_logit_softcapping")}
+
+
+def positions_of(config: PretrainedConfig) -> int | None:
+    """How many positions a model has, whatever its architecture calls them (GPT-2: n_positions); None if no limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def checkpoint_activations(model: LanguageModel) -> None:

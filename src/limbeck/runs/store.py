@@ -43,6 +43,7 @@ class RunStatus:
     text: str  # what its end said
     last_event: str | None  # its time
     holder: Holder | None  # the process that writes it, or did last
+    checkpoint: int | None  # the step of its newest checkpoint, from which it can go on
 
 
 class Run(LockedFolder):
@@ -96,7 +97,9 @@ class Run(LockedFolder):
                 state, text = _ENDS.get(kind, "died"), str(event.get("text", ""))
         if held:
             state, text = "running", ""
-        return RunStatus(state, step, steps if isinstance(steps, int) else None, text, last_event, holder)
+        names = (path.name.removeprefix("step-") for path in self.checkpoints_path.glob("step-*"))
+        checkpoint = max((int(name) for name in names if name.isdecimal()), default=None)
+        return RunStatus(state, step, steps if isinstance(steps, int) else None, text, last_event, holder, checkpoint)
 
 
 def list_runs(workspace: Path) -> list[Run]:

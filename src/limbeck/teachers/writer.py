@@ -30,7 +30,7 @@ from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.teachers import hosted
 
-__all__ = ["Answer", "HostedWriter", "LocalWriter", "Question", "Writer", "ask", "rows_of"]
+__all__ = ["Answer", "HostedWriter", "LocalWriter", "Question", "Writer", "ask", "rows_of", "with_examples"]
 
 _REFUSAL = re.compile(
     r"((i'm|i am)? ?(very |so )?(sorry|afraid),? ?(but )?)?"
@@ -147,7 +147,7 @@ def ask(
     asked = [(prompt, sample) for prompt in prompts for sample in range(num_answers)]
     questions = [
         Question(
-            _with_examples(prompt.messages, examples),
+            with_examples(prompt.messages, examples),
             stream_key(seed, Purpose.TEACHER, 0, prompt.content_hash, prompt.occurrence, sample),
         )
         for prompt, sample in asked
@@ -172,7 +172,8 @@ def ask(
     return rows
 
 
-def _with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+    """What a teacher is asked: the conversation, behind its system turn the examples as turns of it."""
     num_system = int(messages[0].role == "system")
     shown = [turn for row in examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
     return (*messages[:num_system], *(turn for turn in shown if turn.role != "system"), *messages[num_system:])

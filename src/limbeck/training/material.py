@@ -22,10 +22,11 @@ from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
 from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
-from limbeck.models.load import load_config, load_generation_config, load_tokenizer
+from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
 from limbeck.models.refs import ModelRef, parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.schema import Recipe
+from limbeck.teachers.writer import with_examples
 
 __all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
@@ -107,6 +108,8 @@ def prepare_material(recipe: Recipe, template: Template | None = None) -> Materi
         held_out_targets = given_answers(held_out.prompts, pair.tokenizer, pair.stop)
     else:
         train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
+    if (num := len(train.prompts)) < recipe.prompts_per_step:
+        notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
     if recipe.own_answers is not None:
         own_rows = read_rows(Path(recipe.own_answers.file))
         own_sha256 = own_rows.sha256
@@ -118,6 +121,8 @@ def prepare_material(recipe: Recipe, template: Template | None = None) -> Materi
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
+    if recipe.answers_written and (examples or not recipe.scores):
+        _refuse_no_room_to_write(pair, recipe, prompts, examples)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
     answer_limit = _answer_limit(recipe, pair, prompts, given)
     known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
@@ -243,7 +248,7 @@ def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedProm
 
 def num_positions(ref: ModelRef) -> int | None:
     """The longest text that a model was made for. Learned positions end there; beyond it rotary ones are guesses."""
-    return load_config(ref).get_text_config().to_dict().get("max_position_embeddings")
+    return positions_of(load_config(ref))
 
 
 def _writing_limit(recipe: Recipe) -> int:
@@ -274,6 +279,23 @@ def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: 
         if ref is not None:
             _refuse_too_long(ref, longest_prompt, limits[setting], setting)
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
+
+
+def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
+    """A teacher here reads each prompt by its own template, behind the examples, and needs places for its answer."""
+    if pair.asking is None or pair.teacher_ref is None:
+        return
+    rows = [Row(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
+    rendered = render_prompts(
+        rows,
+        pair.asking.tokenizer,
+        pair.asking.template,
+        options=pair.asking.options,
+        max_prompt_tokens=NO_LIMIT,
+        on_long="refuse",
+    )
+    longest = max(len(prompt.ids) for prompt in rendered.prompts)
+    _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, "max_teacher_tokens")
 
 
 def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         "own_answers": material.own_sha256,
         "prompts": {
             "sha256": material.rows.sha256,
+            "ids": _ids_hash(material),
             "train": len(material.train.prompts),
             "held_out": len(material.held_out.prompts),
         },
@@ -56,10 +58,19 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
     }
 
 
+def _ids_hash(material: Material) -> str:
+    """Of every prompt as the models see it: another tokenizer under the same name shows here, as other rows do."""
+    prompts = (*material.train.prompts, *material.held_out.prompts)
+    return sha256("\n".join(prompt.content_hash for prompt in prompts).encode("ascii")).hexdigest()
+
+
 def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
     """What trains, who writes slowly, and what is known of whether the run is worth it."""
     if (facts := adapter_facts(models.student)) is not None:
         yield facts.describe()
+    if rates := _dropout_rates(models):
+        name = models.student.name
+        yield f"{name} is configured with {rates}. None is used: the student that trains is the one that wrote."
     for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
         if model is not None and writing is not None and writing.way == "generate":
             yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
@@ -86,6 +97,14 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
             weights = content_of(Run.named(Path(recipe.workspace), name), ref.step)
             found.append({"role": role, "run": name, "step": ref.step, "weights": weights})
     return found
+
+
+def _dropout_rates(models: Models) -> str:
+    """The student's rates of dropout above 0, those of heads that it does not have left out."""
+    settings = models.student.module.config.get_text_config().to_dict()
+    names = [name for name in sorted(settings) if name.endswith(("dropout", "pdrop"))]
+    names = [name for name in names if not name.startswith(("summary", "classifier")) and settings[name]]
+    return ", ".join(f"{name} {settings[name]}" for name in names)
 
 
 def store_prompts(run: Run, material: Material) -> None:

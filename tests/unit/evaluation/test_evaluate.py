@@ -197,6 +197,7 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
         verbs.evaluate(*models, workspace=tmp_path)
 
 
+@pytest.mark.report("GS-03")
 def test_sampled_answers_have_n_rows_each_and_a_score_for_the_prompt(tmp_path):
     recipe = pair_with(tmp_path, ["a"] * 6, num=6)
     options = Evaluating(max_tokens=5, temperature=1.0, samples=3, grader="contains")

@@ -195,7 +195,7 @@ def test_what_all_questions_would_meet_stops_the_writing_after_a_handful_of_call
     assert stopped.value.exit_code == 75
 
 
-@pytest.mark.report("HA-07")
+@pytest.mark.report("HA-07", "LT-04")
 def test_a_key_that_expires_keeps_what_was_paid_for_and_a_row_too_long_fails_alone(tmp_path):
     def script(seen):
         return "401" if seen.number >= 20 else "400" if seen.prompt == "p3" else "good"

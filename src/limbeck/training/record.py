@@ -120,8 +120,9 @@ def _worst_tokens(
             reading.student_logp_N,
             reading.teacher_logp_N,
         )
-        for row, *rest, teacher_logp in zip(*(column_N[index_N].tolist() for column_N in columns), strict=True):
-            found.append(WorstToken(prompts[batch.rows[row]].source, *rest, teacher_logp if taught else None))
+        for row, position, token, *nats in zip(*(column_N[index_N].tolist() for column_N in columns), strict=True):
+            nats = nats if taught else [*nats[:-1], None]
+            found.append(WorstToken(prompts[batch.rows[row]].source, position, token, *nats))
     found.sort(key=lambda worst: -worst.divergence)
     return tuple(replace(worst, text=student.text([worst.token])) for worst in found[:NUM_WORST_TOKENS])
 

@@ -178,11 +178,11 @@ def test_previous_needs_a_stage_before(tmp_path):
         verbs.train(write_pair(tmp_path), overrides=["student=previous"])
 
 
-def variant(recipe, name, **settings):
+def variant(recipe, beside, /, **settings):
     """The recipe beside itself under another name, with other settings."""
     values = dict(line.split(": ", 1) for line in recipe.read_text().splitlines())
     values |= {key: json.dumps(value) for key, value in settings.items()}
-    path = recipe.with_name(f"{name}.yaml")
+    path = recipe.with_name(f"{beside}.yaml")
     path.write_text("".join(f"{key}: {value}\n" for key, value in values.items()))
     return path
 

@@ -182,7 +182,7 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
         parameter.requires_grad_(trainable)
     output = module.get_output_embeddings()
     assert isinstance(output, nn.Module)
-    num_rows = int(output.get_parameter("weight").shape[0])
+    num_rows = output.get_parameter("weight").shape[0]
     head = head_of(output, num_real=num_rows, **logit_transform(config))
     model = LanguageModel(ref, module, tokenizer, load_generation_config(ref), head)
     _check_head(model)

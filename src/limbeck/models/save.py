@@ -38,7 +38,7 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
 
 @contextmanager
 def unfinished(folder: Path) -> Generator[Path]:
-    """A folder beside, renamed when the block is done: a folder of that name is a finished model, the latest one."""
+    """A folder beside, renamed when the block is done: a folder of that name is finished, and the latest one."""
     beside = folder.with_name(f".{folder.name}-unfinished")
     shutil.rmtree(beside, ignore_errors=True)
     yield beside

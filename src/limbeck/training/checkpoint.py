@@ -26,6 +26,7 @@ from torch import Tensor
 
 from limbeck.errors import Diverged, Refusal
 from limbeck.models.load import put_weights
+from limbeck.models.save import unfinished
 from limbeck.training.state import TrainState
 
 __all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
@@ -67,21 +68,17 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
                     needed="A checkpoint of it would replace a healthy one.",
                     fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
                 )
-    folder.mkdir(parents=True, exist_ok=True)
-    target, beside = _place(folder, state.step), folder / f".tmp-{state.step}-{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    for name, tensors in contents.items():
-        # by way of numpy, since weights that share one piece of memory are no duplicates of each other
-        arrays = {key: tensor.detach().cpu().contiguous().numpy() for key, tensor in tensors.items()}
-        save_file(arrays, beside / name)
-    files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
-    (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
-    for path in (*(beside / name for name in contents), beside / MANIFEST, beside):
-        _sync(path)
-    if target.exists():
-        shutil.rmtree(target)
-    beside.rename(target)
+    target = _place(folder, state.step)
+    with unfinished(target) as beside:
+        beside.mkdir(parents=True)
+        for name, tensors in contents.items():
+            # by way of numpy, since weights that share one piece of memory are no duplicates of each other
+            arrays = {key: tensor.detach().cpu().contiguous().numpy() for key, tensor in tensors.items()}
+            save_file(arrays, beside / name)
+        files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
+        (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
+        for path in (*(beside / name for name in contents), beside / MANIFEST, beside):
+            _sync(path)
     _sync(folder)
     for old in _steps(folder)[NUM_KEPT:]:
         if kept_step is None or old != _place(folder, kept_step):

@@ -54,7 +54,9 @@ def test_a_run_in_the_locale_c_reads_and_writes_utf8_and_prints_to_a_pipe(tmp_pa
         encoding="utf-8",
     )
     rows = [prompt_row(f"{text} {number}", answer=text) for number, text in enumerate(TEXTS * 4)]
-    recipe = write_pair(tmp_path, rows=rows, held_out=4, steps=1, evaluate_every=1, template="plain.jinja", grader="contains")
+    recipe = write_pair(
+        tmp_path, rows=rows, held_out=4, steps=1, evaluate_every=1, template="plain.jinja", grader="contains"
+    )
     kept = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_CTYPE", "PYTHONIOENCODING")}
     environment = {**kept, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", SCRIPT, str(recipe), str(tmp_path)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
@@ -30,15 +32,15 @@ class CheckReport:
     findings: tuple[Finding, ...]
 
 
-def plan_recipe(recipe: Recipe, matmul_precision: str | None = None) -> CheckReport:
-    """Prompts, pair and memory, without reading a weight; a run that goes on keeps its `matmul_precision`.
+def plan_recipe(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> CheckReport:
+    """Prompts, pair and memory, without reading a weight; a run that goes on keeps what was `recorded` at its start.
 
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
     objective = describe_objective(recipe)
-    machine = use_machine(recipe.device, matmul_precision)
-    material = prepare_material(recipe)
+    machine = use_machine(recipe.device, recorded and recorded["machine"]["matmul_precision"])
+    material = prepare_material(recipe, recorded and recorded["template"].get("read_at"))
     memory = plan_for(
         material.student_ref,
         material.teacher_ref,

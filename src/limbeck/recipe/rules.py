@@ -109,6 +109,23 @@ def used(value: object, name: str, routes: tuple[str, ...], values: Mapping[str,
     return value
 
 
+def share_is_some(share: float, info: ValidationInfo) -> float:
+    """A step has whole prompts: a share that rounds to all or none of them would be another one than it says."""
+    num_prompts = info.data.get("prompts_per_step")
+    if share < 1 and num_prompts is not None and not 0 < round(share * num_prompts) < num_prompts:
+        raise PydanticCustomError(
+            "recipe.setting-unused",
+            "Of {num_prompts} prompts a step, on_policy_share {share} is {num}: nothing would be mixed.",
+            {
+                "num_prompts": num_prompts,
+                "share": share,
+                "num": "all" if round(share * num_prompts) else "none",
+                "fix": "Write more prompts_per_step or another share.",
+            },
+        )
+    return share
+
+
 def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
     steps = info.data.get("steps")
     if warmup is not None and steps is not None and warmup.steps >= steps:

@@ -105,16 +105,26 @@ class Recipe(Teaching):
         choose="skip once you have seen which rows are too long and can do without them.",
         why="leaving rows out is your decision.",
     )
-    template: Annotated[Text, "student, teacher, or the path of a template file"] = setting(
+    bad_rows: Literal["refuse", "skip"] = setting(
+        "refuse",
+        "A row of prompts that cannot be used as it stands (no text, an unknown role, turns that the template refuses, "
+        "no answer to learn): refuse stops and lists all of them, skip leaves them out, lists and counts them.",
+        choose="skip once you have seen the list and can do without these rows.",
+        why="leaving rows out is your decision.",
+    )
+    template: Annotated[Text, "student, teacher, none, or the path of a template file"] = setting(
         "student",
-        "Whose chat template turns messages into text, for both models. A relative path starts at the recipe's folder.",
-        choose="student, since that is how the student will be asked in production.",
+        "Whose chat template turns messages into text. Where the teacher scores tokens, both models read this text; "
+        "where it only writes answers (cross_entropy), it is asked in its own template. A relative path starts at the "
+        "recipe's folder. none: each prompt is one plain text.",
+        choose="student, since that is how the student will be asked in production; teacher makes both alike; none for "
+        "a base model that goes on with texts.",
         why="the student will be asked in it.",
     )
     template_options: Options = setting(
         {},
         "Values handed to the chat template, for example enable_thinking: false.",
-        choose="Set what you will set in production. Both models get the same.",
+        choose="Set what you will set in production. A teacher that is asked in another template does not get them.",
         why="the template's own defaults.",
     )
     micro_batch_tokens: Count = setting(

@@ -163,7 +163,7 @@ class Teaching(Settings):
         why="1 on-policy, where new prompts teach more; 4 off-policy, where each answer is read again in every epoch.",
         routes=TAUGHT,
     )
-    on_policy_share: PositiveShare = setting(
+    on_policy_share: Annotated[PositiveShare, AfterValidator(rules.share_is_some)] = setting(
         1.0,
         "Which share of a step's prompts the student answers itself. For the others it reads answers that the teacher "
         "wrote before training (warmup.answers_per_prompt of them to each prompt, 1 without a warm-up).",

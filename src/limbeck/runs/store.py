@@ -157,14 +157,15 @@ def new_folder(workspace: Path, kind: Literal["run", "evaluation"], name: str | 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         taken = [path.name for path in folder.iterdir()]
         path = inside(workspace, folder / (new_run_name(taken) if name is None else check_name(name, what=kind)))
-        if path.exists():
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError as error:  # of an earlier start, or of one at this moment
             raise UsageError(
                 f"{kind}.exists",
-                given=f"The {kind} {name} exists in {folder}.",
+                given=f"The {kind} {path.name} exists in {folder}.",
                 needed="A new one gets a folder of its own, so that it cannot mix with an older one.",
                 fix="Choose another name, or leave the name out and get a new one.",
-            )
-        path.mkdir(mode=0o700)
+            ) from error
     except OSError as error:
         raise write_failed(folder, error) from error
     return path

@@ -6,7 +6,8 @@
         MANIFEST.json            step, and size and SHA-256 of the two files
 
 The folder appears by one rename, after its files and manifest are on disk, so a kill at any moment leaves the step
-before. Nothing that is not finite is written.
+before. Nothing that is not finite is written. What a killed process left half-written, and later steps than the one
+that is written (a run only goes back behind them because they are damaged), are removed with the next step.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from torch import Tensor
 from limbeck.errors import Diverged, Refusal
 from limbeck.training.state import TrainState
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
+__all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
 
 MANIFEST = "MANIFEST.json"
 STUDENT = "student.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+FILES = (STUDENT, OPTIMIZER)
 NUM_KEPT = 2
 
 
@@ -62,7 +64,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / _name(state.step)
     beside = folder / f".tmp-{state.step}-{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
+    for unfinished in folder.glob(".tmp-*"):
+        shutil.rmtree(unfinished)
     beside.mkdir()
     for name, tensors in contents.items():
         # by way of numpy, since weights that share one piece of memory are no duplicates of each other
@@ -76,9 +79,11 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
         shutil.rmtree(target)
     beside.rename(target)
     _sync(folder)
-    for old in _steps(folder)[NUM_KEPT:]:
-        if old.name != _name(kept_step):
-            shutil.rmtree(old)
+    steps = _steps(folder)
+    place = steps.index(target)
+    for other in steps[:place] + steps[place + NUM_KEPT :]:
+        if other.name != _name(kept_step):
+            shutil.rmtree(other)
     return target
 
 
@@ -88,9 +93,15 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     for path in _steps(folder):
         damage = _damage(path)
         if damage is None:
-            return Checkpoint(path, json.loads((path / MANIFEST).read_text())["step"], tuple(passed_over))
-        passed_over.append(f"{path.name}: {damage}")
+            return Checkpoint(path, int(path.name.removeprefix("step-")), tuple(passed_over))
+        passed_over.append(f"Checkpoint {path.name} is damaged and passed over: {damage}.")
     return None
+
+
+def damages(folder: Path) -> list[str]:
+    """What is wrong with each checkpoint that cannot be read, newest first."""
+    found = [(path, _damage(path)) for path in _steps(folder)]
+    return [f"{path.name}: {damage}" for path, damage in found if damage is not None]
 
 
 def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
@@ -171,19 +182,25 @@ def _name(step: int | None) -> str:
 
 def _steps(folder: Path) -> list[Path]:
     """Checkpoints in place, newest first."""
-    return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
+    return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
 def _damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError):
+        manifest = json.loads((path / MANIFEST).read_text())
+        step = int(manifest["step"])
+        known = {name: (manifest["files"][name]["bytes"], manifest["files"][name]["sha256"]) for name in FILES}
+    except (OSError, ValueError, LookupError, TypeError):
         return f"no readable {MANIFEST}"
-    for name, expected in files.items():
+    if path.name != _name(step):
+        return f"{MANIFEST} is of step {step}"
+    for name, (num_bytes, content) in known.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if _hash(file) != expected["sha256"]:
+        if (size := file.stat().st_size) != num_bytes:
+            return f"{name} has {size} bytes instead of {num_bytes}"
+        if _hash(file) != content:
             return f"{name} differs from its hash"
     return None

@@ -8,8 +8,9 @@ Whatever is wrong with prompts or pair is said here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from limbeck.data.chat import (
     render_prompts,
     stop_ids,
 )
+from limbeck.data.faults import Faults, shown
 from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
 from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
+from limbeck.data.templates import RENDER_ERRORS, describe_refusal, render
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
 from limbeck.models.refs import ModelRef, parse_ref
@@ -38,6 +41,8 @@ from limbeck.recipe.schema import Recipe
 __all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
 NO_LIMIT = 2**31
+NUM_COMPARED = 100
+LONGEST_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Material(Pair):
 
     `targets` and `held_out_targets` are the answers that stand beside the prompts, where the route learns them; `own`
     are people's answers beside the teacher's word, and `examples` what a teacher is shown. `answer_limit` bounds the
-    answers of an evaluation, `longest_answer` those of the whole run.
+    answers of an evaluation, `longest_answer` those of the whole run. `num_skipped` rows could not be used.
     """
 
     rows: RowSet
@@ -84,6 +89,7 @@ class Material(Pair):
     held_out_targets: Targets | None
     own: Targets | None
     own_sha256: str | None
+    num_skipped: int
     examples: tuple[Row, ...]
     answer_limit: int
     longest_answer: int
@@ -94,35 +100,46 @@ class Material(Pair):
         return max(len(prompt.ids) for prompt in (*self.train.prompts, *self.held_out.prompts, *own))
 
 
-def prepare_material(recipe: Recipe) -> Material:
-    """Compare the pair and render the prompts.
+def prepare_material(recipe: Recipe, read_at: str | None = None) -> Material:
+    """Compare the pair and render the prompts. Where a template writes the date, it is that of `read_at`, or today's.
 
     Raises:
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
-    pair = compare_pair(recipe)
-    rows = read_rows(Path(recipe.prompts))
+    pair = compare_pair(recipe, read_at or datetime.now().isoformat(timespec="seconds"))
+    faults = Faults(Path(recipe.prompts).name, or_else=", or set bad_rows: skip to leave them out")
+    rows = read_rows(Path(recipe.prompts), faults)
+    num_unread = faults.num_rows
+    if recipe.bad_rows == "refuse":
+        faults.raise_if_any()
     split = split_held_out(rows.rows, Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out)
     targets = held_out_targets = None
     notes = [*rows.notes, *split.notes, *pair.notes]
     if recipe.route == "supervised":
-        train, targets = _given(split.train, split, pair, recipe, notes)
-        held_out = render_rows(rows_to_learn(split.held_out, "last_turn"), pair, recipe)
+        train, targets = _given(split.train, split, pair, recipe, notes, faults)
+        held_out = render_rows(rows_to_learn(split.held_out, "last_turn", faults), pair, recipe, faults)
         held_out_targets = given_answers(held_out, pair.tokenizer, pair.stop)
     else:
-        train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
+        train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
+    if recipe.bad_rows == "refuse":
+        faults.raise_if_any()
+    if num_skipped := faults.num_rows:
+        notes.append(f"Skipped {num_skipped} of {len(rows.rows) + num_unread} rows, kept the rest:{faults.told()}")
     own_rows = None if recipe.own_answers is None else read_rows(Path(recipe.own_answers.file))
     own = None
     if own_rows is not None and recipe.own_answers is not None:
         own = replace(_given(own_rows.rows, split, pair, recipe, notes)[1], weight=recipe.own_answers.weight)
     examples: tuple[Row, ...] = ()
     if recipe.teacher_examples is not None:
-        shown = rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn")
-        examples = _kept(shown, split, notes)
+        examples = _kept(rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
+    for learnt in filter(None, (targets, own)):
+        num_tokens = sum(map(len, learnt.answers.values()))
+        notes.append(f"{len(learnt.answers)} given answers are learnt, {num_tokens} tokens with their ends.")
+    notes += _template_difference(pair, train.prompts, recipe)
     answer_limit = _answer_limit(recipe, pair, prompts, given)
     known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
     return Material(
@@ -134,13 +151,14 @@ def prepare_material(recipe: Recipe) -> Material:
         held_out_targets=held_out_targets,
         own=own,
         own_sha256=None if own_rows is None else own_rows.sha256,
+        num_skipped=num_skipped,
         examples=examples,
         answer_limit=answer_limit,
         longest_answer=max([answer_limit, _writing_limit(recipe), *(each.longest_answer for each in given)]),
     )
 
 
-def compare_pair(recipe: Recipe) -> Pair:
+def compare_pair(recipe: Recipe, read_at: str | None = None) -> Pair:
     """The two models by their tokenizers: where the teacher scores, each id must name one token."""
     workspace = Path(recipe.workspace)
     student_ref = parse_ref(recipe.student, workspace=workspace)
@@ -163,7 +181,7 @@ def compare_pair(recipe: Recipe) -> Pair:
         teacher_rows=_vocabulary_rows(reader_ref),
         **names,
     )
-    template = choose_template(recipe.template, tokenizer, teacher_tokenizer, **names)
+    template = replace(choose_template(recipe.template, tokenizer, teacher_tokenizer, **names), read_at=read_at)
     stop = stop_ids(tokenizer, load_generation_config(student_ref), template, recipe.template_options)
     fill = pad_id(tokenizer, stop, num_rows=vocabulary.num_shared)
     asking, notes = None, stop.notes
@@ -197,7 +215,8 @@ def _own_words(
     num_real = compare_vocabularies(
         tokenizer, tokenizer, student_rows=num_rows, teacher_rows=num_rows, **names
     ).num_shared
-    template = choose_template("student", tokenizer, None, **names)
+    own_template = choose_template("none" if recipe.template == "none" else "student", tokenizer, None, **names)
+    template = replace(own_template, read_at=students_template.read_at)
     options = recipe.template_options if template.sha256 == students_template.sha256 else {}
     stop = stop_ids(tokenizer, load_generation_config(ref), template, options)
     room = NO_LIMIT if (limit := num_positions(ref)) is None else limit - recipe.max_teacher_tokens
@@ -205,10 +224,11 @@ def _own_words(
 
 
 def _given(
-    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str]
+    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str], faults: Faults | None = None
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
-    rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on), split, notes), pair, recipe)
+    learnt = _kept(rows_to_learn(rows, recipe.train_on, faults), split, notes)
+    rendered = render_rows(learnt, pair, recipe, faults)
     return rendered, given_answers(rendered, pair.tokenizer, pair.stop)
 
 
@@ -225,8 +245,8 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedPrompts:
-    """Rows as the student reads them."""
+def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
+    """Rows as the student reads them; with `faults`, without those that the template refuses."""
     return render_prompts(
         rows,
         pair.tokenizer,
@@ -234,6 +254,7 @@ def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedProm
         options=recipe.template_options,
         max_prompt_tokens=recipe.max_prompt_tokens,
         on_long=recipe.long_prompts,
+        faults=faults,
     )
 
 
@@ -289,6 +310,38 @@ def _compare_with_teachers_stops(
     except LimbeckError as error:
         return (f"How {teacher_ref.text} ends a turn by its own template could not be found out: {error.given}",)
     return compare_stops(student_tokenizer, stop, own_stop, **names)
+
+
+def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[str]:
+    """How the teacher's own template writes the first prompt that it writes otherwise than the student reads it."""
+    tokenizer, ref = pair.teacher_tokenizer, pair.teacher_ref
+    if tokenizer is None or ref is None or tokenizer.chat_template is None or recipe.template == "none":
+        return
+    own = choose_template("student", tokenizer, None, student_name=ref.text, teacher_name=ref.text)
+    if own.sha256 == pair.template.sha256:
+        return
+    for prompt in prompts[:NUM_COMPARED]:
+        try:
+            text = render(tokenizer, replace(own, read_at=pair.template.read_at), prompt.messages, {}, opened=True)
+        except RENDER_ERRORS as error:
+            text = describe_refusal(error)
+        if text != prompt.text:
+            theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
+            asked = "Both models read the student's text" if recipe.scores else "The teacher is asked in its own"
+            yield (
+                f"{ref.text} has another template: in {prompt.source} it writes {theirs} where the student reads "
+                f"{ours}. {asked}; template: teacher makes both the teacher's."
+            )
+            return
+
+
+def _differing(one: str, other: str) -> tuple[str, str]:
+    """Two texts without what they begin with alike, and without what they end with alike."""
+    start = next((place for place, pair in enumerate(zip(one, other, strict=False)) if len(set(pair)) > 1), 0)
+    one, other = one[start:], other[start:]
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    end = next((place for place, pair in enumerate(pairs) if len(set(pair)) > 1), min(len(one), len(other)))
+    return one[: len(one) - end], other[: len(other) - end]
 
 
 def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:

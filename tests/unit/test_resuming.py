@@ -210,8 +210,9 @@ def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(tmp_path)
 
 @pytest.mark.report("CR-04")
 def test_adapters_are_after_resuming_what_was_saved_and_there_is_one_set_of_them(tmp_path, monkeypatch):
-    whole = run(written(tmp_path / "whole", steps=20, **LORA))
-    halted = stopped(tmp_path / "run", 10, steps=20, **LORA)
+    settings = {**LORA, "steps": 20, "evaluate_every": 20}
+    whole = run(written(tmp_path / "whole", **settings))
+    halted = stopped(tmp_path / "run", 10, **settings)
     saved = load_file(latest_checkpoint(halted.checkpoints_path).path / "student.safetensors")
     seen = []
     own_train = driver.train
@@ -242,7 +243,14 @@ def test_every_row_comes_once_per_epoch_in_the_same_order_however_often_a_run_is
         return chosen
 
     monkeypatch.setattr(PromptOrder, "of_step", watched)
-    settings = {**SUPERVISED, "rows": answered_rows(), "held_out": 2, "steps": 18, "prompts_per_step": 2}
+    settings = {
+        **SUPERVISED,
+        "rows": answered_rows(),
+        "held_out": 2,
+        "steps": 18,
+        "prompts_per_step": 2,
+        "evaluate_every": 18,
+    }
     run(written(tmp_path / "whole", **settings))
     undisturbed, read[:] = list(read), []
     ids = [number for _, step in undisturbed for number in step]
@@ -263,20 +271,17 @@ def test_samples_after_resuming_in_a_new_process_are_those_of_the_undisturbed_ru
 
     student = tiny_llama(tiny_tokenizer(), scale=4.0)
     student.config.attention_dropout = 0.1
-    settings = {**LORA, "steps": 12, "evaluate_every": 8}
+    settings = {**LORA, "steps": 10, "evaluate_every": 8}
     whole = run(written(tmp_path / "whole", student=student, **settings))
     halted = stopped(tmp_path / "run", 7, student=student, **settings)
     script = "from limbeck.cli import main; main()"
     subprocess.run([sys.executable, "-c", script, "resume", str(halted.path)], check=True, capture_output=True)
-    for name in ("held-out-step-000008", "held-out-step-000012"):
+    for name in ("held-out-step-000008", "held-out-step-000010"):
         assert halted.read_answers(name) == whole.read_answers(name)
     for mine, theirs in zip(of_kind(halted, "step"), of_kind(whole, "step"), strict=True):
         for name in ("step", "loss", "grad_norm", "num_completion_tokens", "mean_length", "worst_tokens"):
             assert mine[name] == theirs[name]
     assert weights_of(halted) == weights_of(whole)
-    (tmp_path / "plain").mkdir()
-    plain = run(write_pair(tmp_path / "plain", **settings))
-    assert weights_of(plain) == weights_of(whole)
 
 
 class _Later(templates.datetime):
@@ -288,7 +293,7 @@ class _Later(templates.datetime):
 @pytest.mark.report("CR-06", "CR-07")
 def test_a_run_that_goes_on_another_day_reads_the_date_of_its_first(tmp_path, monkeypatch):
     dated = "{{ 'Today is ' + strftime_now('%d %b %Y') + '. ' }}" + CHATML
-    settings = {"tokenizer": tiny_tokenizer(chat_template=dated), "steps": 6}
+    settings = {"tokenizer": tiny_tokenizer(chat_template=dated), "steps": 4, "evaluate_every": 4}
     halted = stopped(tmp_path / "run", 3, **settings)
     before = halted.read_answers("prompts-train")
     whole = run(written(tmp_path / "whole", **settings))
@@ -381,7 +386,7 @@ def test_files_beside_the_prompts_are_known_by_content_too(tmp_path, what):
     folder.mkdir()
     held = write_rows(folder / "held.jsonl", [prompt_row(f"held {number}", answer="x") for number in range(4)])
     few = write_rows(folder / "few.jsonl", [prompt_row("show", answer="as we do")])
-    settings = {"route": "off-policy", "max_teacher_tokens": 8, "teacher_examples": str(few), "held_out": str(held)}
+    settings = {"route": "off-policy", "max_teacher_tokens": 200, "teacher_examples": str(few), "held_out": str(held)}
     halted = stopped(folder, 2, **settings)
     if what == "held-out":
         write_rows(held, [prompt_row(f"hold {number}", answer="x") for number in range(4)])

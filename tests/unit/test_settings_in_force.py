@@ -14,15 +14,16 @@ from limbeck.recipe.schema import Hosted, Lora, OwnAnswers, PracticeGrowth, Reci
 from misbehaving_server import MisbehavingServer, completion, http
 from pairs import write_pair
 
-TEXTS = {"max_teacher_tokens": 20, "teacher_temperature": 1.0}
-OFF_POLICY = {"route": "off-policy", "answers_per_prompt": 2, **TEXTS}
+# long enough that a teacher drawn at random ends some of its answers by itself
+TEXTS = {"max_teacher_tokens": 200, "teacher_temperature": 1.0}
+OFF_POLICY = {"route": "off-policy", "answers_per_prompt": 4, **TEXTS}
 MODES = {
     "on-policy": {},
     "on-policy, adapters": {"lora": {"rank": 2, "alpha": 4}},
     "mixed": {
         **TEXTS,
         "on_policy_share": 0.5,
-        "warmup": {"steps": 1, "answers_per_prompt": 2},
+        "warmup": {"steps": 1, "answers_per_prompt": 4},
         "practice_growth": {"start": 0.5, "until": 1.0},
         "own_answers": {"file": "own.jsonl", "weight": 0.5},
         "train_on": "all_turns",

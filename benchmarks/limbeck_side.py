@@ -97,7 +97,7 @@ def main() -> None:
         first = message["round"] * recipe.prompts_per_step
         chosen = [prompts[(first + number) % len(prompts)] for number in range(recipe.prompts_per_step)]
         if message.get("write"):
-            requests = practice_requests(chosen, message["round"], recipe.max_practice_tokens, recipe)
+            requests = practice_requests(chosen, message["round"], recipe)
             link.say(answers=[answer.ids for answer in engine.generate(requests, sampling_of(recipe))])
             continue
         stored = message.get("answers")

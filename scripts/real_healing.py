@@ -22,8 +22,8 @@ from real_text import Sampling, Text, describe, head, hidden_states, mean_diverg
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from limbeck.objectives import Objective
 from limbeck.objectives.fused import fused_divergence
+from limbeck.objectives.objective import Objective
 
 # Practice answers of the student are this long at most, here and in the on-policy recipe.
 PRACTICE_TOKENS = 64

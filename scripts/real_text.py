@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from limbeck.objectives import Objective
 from limbeck.objectives.fused import Head, fused_divergence
+from limbeck.objectives.objective import Objective
 
 # The last tokens of an answer that are looked at for repetition, and the share of distinct 4-grams below which an
 # answer repeats itself.

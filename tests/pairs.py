@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,8 +17,11 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
+from limbeck.routes import Lesson
+from limbeck.routes import train as train_lesson
+from limbeck.teachers.signal import Teacher
 from limbeck.training.optim import make_optimizer
-from limbeck.training.state import TrainState
+from limbeck.training.state import StepRecord, TrainState
 from limbeck.training.weights import TrainedWeights
 
 
@@ -82,6 +85,11 @@ def state_of(
     engine = Engine(student, stop_ids=stop_ids, pad_id=0, num_slots=num_slots)
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     return TrainState(student, weights, engine, make_optimizer(weights.named.values(), recipe))
+
+
+def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
+    """The steps of a recipe with nothing to read but what the student writes."""
+    return train_lesson(state, Lesson(tuple(prompts), teacher), recipe)
 
 
 def write_pair(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limbeck.objectives.divergence import divergence, kl_mix, soft_targets
     from limbeck.objectives.fused import fused_divergence
     from limbeck.objectives.topk import topk_divergence
-    from limbeck.verbs import chat, check, demo, resume, train
+    from limbeck.verbs import chat, check, demo, mark, resume, train
 
 __version__ = "0.1.0"
 
@@ -36,25 +36,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LimbeckError": "limbeck.errors",
-    "chat": "limbeck.verbs",
-    "check": "limbeck.verbs",
-    "demo": "limbeck.verbs",
-    "divergence": "limbeck.objectives.divergence",
-    "fused_divergence": "limbeck.objectives.fused",
-    "kl_mix": "limbeck.objectives.divergence",
-    "mark": "limbeck.verbs",
-    "resume": "limbeck.verbs",
-    "soft_targets": "limbeck.objectives.divergence",
-    "topk_divergence": "limbeck.objectives.topk",
-    "train": "limbeck.verbs",
+    "errors": ("LimbeckError",),
+    "objectives.divergence": ("divergence", "kl_mix", "soft_targets"),
+    "objectives.fused": ("fused_divergence",),
+    "objectives.topk": ("topk_divergence",),
+    "verbs": ("chat", "check", "demo", "mark", "resume", "train"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'limbeck' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"limbeck.{home}"), name)
+    raise AttributeError(f"module 'limbeck' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import torch
 
-from limbeck.data.chat import choose_template, pad_id, render_prompts, stop_ids
+from limbeck.data.chat import render_prompts
 from limbeck.data.rows import Message, Row
+from limbeck.data.stops import pad_id, stop_ids
+from limbeck.data.templates import choose_template
 from limbeck.errors import UsageError
+from limbeck.evaluation.sides import own_options
 from limbeck.machine import use_machine
-from limbeck.models.load import load_model
-from limbeck.models.refs import ModelRef, parse_ref
-from limbeck.recipe.files import load_recipe
+from limbeck.models.load import load_model, positions_of
+from limbeck.models.refs import parse_ref
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.runs.store import resolve_run
 
 __all__ = ["Conversation"]
 
@@ -38,21 +39,24 @@ class Conversation:
         max_tokens: int = 256,
         seed: int = 0,
     ) -> None:
-        if max_tokens < 1:
-            raise _bad_length(max_tokens, "An answer has at least one token.")
-        machine = use_machine()
         ref = parse_ref(model, workspace=workspace)
-        self.model = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device(machine.device))
-        tokenizer = self.model.tokenizer
-        self.model = self.model.with_vocabulary(min(self.model.head.num_real, len(tokenizer)))
+        device = torch.device(use_machine().device)
+        loaded = load_model(ref, trainable=False, dtype=torch.float32, device=device)
+        tokenizer = loaded.tokenizer
+        self.model = loaded.with_vocabulary(min(loaded.head.num_real, len(tokenizer)))
         self.template = choose_template("student", tokenizer, tokenizer, student_name=model, teacher_name=model)
-        self.options = _template_options(ref, workspace)
+        self.options = own_options(ref)
         stop = stop_ids(tokenizer, self.model.generation_config, self.template, self.options)
         fill = pad_id(tokenizer, stop)
-        limit = self.model.module.config.get_text_config().to_dict().get("max_position_embeddings")
-        self.max_prompt_tokens = (limit or 2**20) - max_tokens
-        if self.max_prompt_tokens < 1:
-            raise _bad_length(max_tokens, f"The model has {limit} positions for the conversation and its answer.")
+        limit = positions_of(loaded.module.config) or 2**20
+        self.max_prompt_tokens = limit - max_tokens
+        if max_tokens < 1 or self.max_prompt_tokens < 1:
+            raise UsageError(
+                "chat.max-tokens",
+                given=f"max tokens is {max_tokens}.",
+                needed=f"An answer has a token or more, and the model {limit} positions for conversation and answer.",
+                fix="Choose another number.",
+            )
         writing = choose_method(self.model, max_length=256 + max_tokens, pad_id=fill)
         self.engine = Engine(self.model, stop_ids=stop.ids, pad_id=fill, num_slots=1, way=writing.way)
         self.sampling = sampling
@@ -67,7 +71,7 @@ class Conversation:
             DataError: the conversation is longer than the model can read.
         """
         messages = (*self.messages, Message("user", text))
-        row = Row(messages=messages, reference=None, source="this turn", content_hash="0", extra={})
+        row = Row(messages, None, "this turn")
         prompt = render_prompts(
             [row],
             self.model.tokenizer,
@@ -90,17 +94,3 @@ class Conversation:
         else:
             yield " [cut off]"
         self.messages = [*messages, Message("assistant", shown)]
-
-
-def _template_options(ref: ModelRef, workspace: Path) -> dict[str, object]:
-    """A run's model is asked as it was trained: with the template options of its recipe."""
-    if ref.kind != "run":
-        return {}
-    recipe = resolve_run(workspace, ref.text.removeprefix("run:").partition("@")[0]).recipe_path
-    return dict(load_recipe(recipe, [], {}).recipe.template_options)
-
-
-def _bad_length(max_tokens: int, needed: str) -> UsageError:
-    return UsageError(
-        "chat.max-tokens", given=f"max tokens is {max_tokens}.", needed=needed, fix="Choose another number."
-    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from limbeck import __version__
-from limbeck.console import Printer
+from limbeck.console import Printer, print_json
 from limbeck.errors import LimbeckError, UsageError
 from limbeck.recipe.evaluating import Evaluating, FailUnder, check_limit
 
@@ -122,8 +122,7 @@ def train(
             if as_json:
                 _print_json(check_as_json(report))
             else:
-                printer.rule(path.name)
-                show_check(printer, report)
+                show_check(printer, report, path.name)
             refuse_if_too_large(report.memory)
     elif as_json:
         verbs.train(recipe, *later, overrides=overrides, listen=_print_json)
@@ -152,9 +151,9 @@ def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = Fa
 def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
     """Show what a run came from: the models and runs it started from and learnt from, as a tree."""
     from limbeck.report.lineage import show_lineage
-    from limbeck.runs.store import find_run
+    from limbeck.runs.store import Run
 
-    show_lineage(Printer(), find_run(run, workspace), workspace)
+    show_lineage(Printer(), Run.find(workspace, run), workspace)
 
 
 @app.command
@@ -204,9 +203,9 @@ def recipe_explain(setting: str = "") -> None:
 @recipe_app.command(name="schema")
 def recipe_schema() -> None:
     """Print the JSON schema of recipes, for editors."""
-    from limbeck.recipe.files import json_schema
+    from limbeck.recipe.explain import json_schema
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - for another program, not for people
+    print_json(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
 
 
 @app.command
@@ -218,17 +217,12 @@ def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
 
 
 @app.command
-def show(
-    run: RunName,
-    *,
-    workspace: Workspace = Path(),
-    as_json: Json = False,
-) -> None:
+def show(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
     from limbeck.report.runs import show_run
-    from limbeck.runs.store import find_run
+    from limbeck.runs.store import Run
 
-    found = find_run(run, workspace)
+    found = Run.find(workspace, run)
     if as_json:
         for event in found.read_events():
             _print_json(event)
@@ -357,10 +351,9 @@ def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> No
 
 
 def _print_json(event: Mapping[str, object]) -> None:
-    from limbeck.runs.store import event_line
+    from limbeck.runs.lines import event_line
 
-    sys.stdout.write(event_line(event))
-    sys.stdout.flush()
+    print_json(event_line(event))
 
 
 def _usage_error(error: CycloptsError) -> UsageError:

@@ -6,6 +6,7 @@ file name is data, and may hold sequences that retitle a terminal, write its cli
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -20,10 +21,22 @@ from rich.text import Text
 
 from limbeck.errors import LimbeckError
 
-__all__ = ["PLAIN_WIDTH", "Printer", "encodable", "is_interactive", "is_number", "print_text", "safe", "visible"]
+__all__ = [
+    "PLAIN_WIDTH",
+    "Printer",
+    "encodable",
+    "is_interactive",
+    "is_number",
+    "print_json",
+    "print_text",
+    "safe",
+    "visible",
+]
 
 PLAIN_WIDTH = 80
 _UNLIMITED_WIDTH = 1_000_000  # a pipe gets lines and tables as wide as they are
+_LEAST_COLUMN = 8  # text in a column is folded, but not narrower than this
+_GAP = 3  # between columns
 _MIN_WIDTH = 20  # what text is wrapped at in a window narrower than that
 
 # A whole control sequence goes, introduced by ESC or by its one-character C1 form: CSI with its parameters; the
@@ -122,8 +135,18 @@ class Printer:
             self.err.print(Text.assemble((lead, style), line), soft_wrap=True)
 
     def table(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Print rows as a table, its columns as in the first row. Numbers stand right; a missing value is a dash."""
+        """Print rows as a table, its columns as in the first row. Numbers stand right; a missing value is a dash.
+
+        Where a window is too narrow for the columns, each row stands by itself, a line for each of its values.
+        """
         if not rows:
+            return
+        least = sum(max(min(len(text), _LEAST_COLUMN) for text in texts) for texts in _columns(rows))
+        if least + _GAP * (len(rows[0]) - 1) > self.out.width:
+            for row in rows:
+                self.say(_cell(row.get(next(iter(rows[0])))), style="bold")
+                for column in list(rows[0])[1:]:
+                    self.say(f"  {column}: {_cell(row.get(column))}")
             return
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
         for column in rows[0]:
@@ -134,7 +157,9 @@ class Printer:
         self.out.print(grid)
 
     def rule(self, title: str = "") -> None:
-        self.out.print(Rule(Text(encodable(self.out, title)), align="left", style="dim"), width=PLAIN_WIDTH)
+        line = "─" if self.out.encoding.startswith("utf") else "-"  # of itself a rule without title keeps the former
+        rule = Rule(Text(encodable(self.out, title)), align="left", style="dim", characters=line)
+        self.out.print(rule, width=PLAIN_WIDTH)
 
 
 def _console(stream: TextIO) -> Console:
@@ -158,6 +183,16 @@ def print_text(console: Console, text: str, style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
+def print_json(text: str) -> None:
+    """JSON to stdout as it is, for another program; in ASCII where the encoding of stdout lacks a character of it."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text)) + "\n"
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def _wrapped(console: Console, text: str, width: int) -> list[str]:
     """Lines of at most `width` characters on a terminal; a word longer than that (a path, a command) is never cut."""
     lines = encodable(console, text).split("\n")
@@ -170,6 +205,11 @@ def _wrapped(console: Console, text: str, width: int) -> list[str]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether `value` is an int or a float; True and False are no numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _columns(rows: Sequence[Mapping[str, object]]) -> list[list[str]]:
+    """The texts of each column with its head."""
+    return [[column, *(_cell(row.get(column)) for row in rows)] for column in rows[0]]
 
 
 def _cell(value: object) -> str:

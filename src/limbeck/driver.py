@@ -13,27 +13,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from limbeck.data.chat import Prompt
-from limbeck.errors import Refusal
+from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
-from limbeck.machine import Machine
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash, write_manner
-from limbeck.planning.check import plan_recipe
+from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
-from limbeck.recipe.files import LoadedRecipe, load_recipe, write_recipe
+from limbeck.recipe.files import LoadedRecipe, load_recipe, recipe_text
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.routes import Lesson, train
-from limbeck.routes.off_policy import describe_objective, few_prompts_note
+from limbeck.routes.off_policy import few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
+from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
-from limbeck.runs.store import Run, current_events, runs_folder
+from limbeck.runs.store import Run, current_events
 from limbeck.teachers.local import LocalTeacher
-from limbeck.teachers.signal import Teacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
 from limbeck.training.checkpoint import (
     Checkpoint,
@@ -43,21 +41,19 @@ from limbeck.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from limbeck.training.material import Material
 from limbeck.training.provenance import (
     changed_settings,
     first_start,
     provenance_of,
     refuse_changed,
+    run_notes,
     store_prompts,
-    worth_notes,
-    writing_notes,
 )
 from limbeck.training.session import Listener, Log, ending, stop_signals, stopped
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["answer_run", "resume_run", "stages_at_start", "train_run", "train_stages"]
+__all__ = ["answer_run", "plan_stages", "resume_run", "train_run", "train_stages"]
 
 
 def train_run(
@@ -75,9 +71,9 @@ def train_run(
             later the run is marked as failed or stopped first.
     """
     recipe = loaded.recipe
-    machine, material = _prepare(recipe)
+    plan = _prepare(recipe)
     with Run.create(Path(recipe.workspace), recipe.name) as run, ending(Log(run, listen)) as log:
-        _drive(run, log, recipe, material, machine, watch, None)
+        _drive(log, plan, watch, None)
     return run
 
 
@@ -86,7 +82,14 @@ def train_stages(
     listen: Listener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
-    """Train recipes one after the other; in each, `student: previous` is the run before it. Returns the last run."""
+    """Train recipes one after the other; in each, `student: previous` is the run before it. Returns the last run.
+
+    Raises:
+        LimbeckError: as `train_run`; what can be known of any of several stages, before the first begins.
+    """
+    if len(stages) > 1:
+        for plan in plan_stages(stages):
+            refuse_if_too_large(plan.memory)
     run: Run | None = None
     for stage in stages:
         if stage.recipe.student == "previous" and run is not None:
@@ -96,22 +99,36 @@ def train_stages(
     return run
 
 
-def stages_at_start(stages: Sequence[LoadedRecipe]) -> list[Recipe]:
-    """The recipes of stages with, for each earlier stage that one of them names, the student that that one starts from.
+def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
+    """What each of some recipes would do, one after the other, before there is a run of any of them.
 
-    So they can be looked at before there is a run of any of them.
+    A stage that goes on from an earlier one, or learns from it, is planned with the model that that one starts from and
+    the template that it is asked in: training changes nothing but the numbers.
+
+    Raises:
+        LimbeckError: the first thing that stands in the way of a stage. Memory is for the caller to judge.
     """
-    found: list[Recipe] = []
-    starts: dict[str | None, str] = {}
+    plans: list[CheckReport] = []
     for stage in stages:
-        recipe = stage.recipe
-        models = {"student": recipe.student, "teacher": recipe.teacher}
-        recipe = recipe.model_copy(update={role: starts.get(text, text) for role, text in models.items()})
-        starts["previous"] = recipe.student
-        if recipe.name is not None:
-            starts[f"run:{recipe.name}"] = recipe.student
-        found.append(recipe)
-    return found
+        recipe, runs = stage.recipe, Run.home(Path(stage.recipe.workspace))
+        named = {f"run:{plan.recipe.name}": plan for plan in plans}
+        if plans:
+            named["previous"] = plans[-1]
+        earlier = {text: plan for text, plan in named.items() if Run.home(Path(plan.recipe.workspace)) == runs}
+        if recipe.name is not None and (f"run:{recipe.name}" in earlier or (runs / recipe.name).exists()):
+            raise UsageError(
+                "run.exists",
+                given=f"{stage.path.name} names its run {recipe.name}, as another stage does or a run in {runs}.",
+                needed="A new one gets a folder of its own, so that it cannot mix with an older one.",
+                fix="Choose another name, or leave the name out and get a new one.",
+            )
+        models = {"student": recipe.student, "teacher": recipe.teacher or ""}
+        begun = {role: earlier[text] for role, model in models.items() if (text := model.partition("@")[0]) in earlier}
+        recipe = recipe.model_copy(update={role: plan.recipe.student for role, plan in begun.items()})
+        asked = begun.get(recipe.template)
+        plans.append(plan_recipe(recipe, template=None if asked is None else asked.material.template))
+        refuse_ungraded(recipe, plans[-1].material.held_out.prompts)
+    return plans
 
 
 def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:
@@ -130,16 +147,16 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
             needed="Only answers that a student will learn are worth writing.",
             fix="Write route: off-policy, or give the recipe a warmup.",
         )
-    machine, material = _prepare(recipe)
+    plan = _prepare(recipe)
     name = None if recipe.name is None else f"{recipe.name}-answers"
     workspace = Path(recipe.workspace)
-    begun = Run(runs_folder(workspace) / (name or "-"))
+    begun = Run(Run.home(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
-        models = load_models(material, recipe, machine)
-        write_recipe(run.recipe_path, recipe)
+        models = load_models(plan.material, recipe, plan.machine)
+        write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
-        write_answers(run, log.write, recipe, material, models)
+        write_answers(run, log.write, recipe, plan.material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
@@ -171,34 +188,32 @@ def resume_run(
             )
         recipe = load_recipe(run.recipe_path, overrides, {}).recipe
         changes = changed_settings(run, recipe, checkpoint.step)
-        machine, material = _prepare(recipe, first_start(run))
+        plan = _prepare(recipe, first_start(run))
         with ending(Log(run, listen)) as log:
-            _drive(run, log, recipe, material, machine, watch, checkpoint, changes)
+            _drive(log, plan, watch, checkpoint, changes)
     return run
 
 
-def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> tuple[Machine, Material]:
+def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> CheckReport:
     """Whatever can be refused before a run folder exists or a weight is read."""
     plan = plan_recipe(recipe, recorded)
     refuse_if_too_large(plan.memory)
     refuse_ungraded(recipe, plan.material.held_out.prompts)
-    return plan.machine, plan.material
+    return plan
 
 
 def _drive(
-    run: Run,
     log: Log,
-    recipe: Recipe,
-    material: Material,
-    machine: Machine,
+    plan: CheckReport,
     watch: Callable[[str], None],
     checkpoint: Checkpoint | None,
     changes: Sequence[str] = (),
 ) -> None:
     """The run from its first event, or from a checkpoint, to its last."""
+    run, recipe, material = log.run, plan.recipe, plan.material
     log.write("phase", phase="loading models")
-    models = load_models(material, recipe, machine, None if checkpoint is None else first_start(run))
-    provenance = provenance_of(recipe, material, models, machine)
+    models = load_models(material, recipe, plan.machine, None if checkpoint is None else first_start(run))
+    provenance = provenance_of(recipe, material, models, plan.machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
         store_prompts(run, material)
@@ -206,38 +221,84 @@ def _drive(
         refuse_changed(run, provenance)
         load_checkpoint(checkpoint, state)
     if checkpoint is None or changes:
-        write_recipe(run.recipe_path, recipe, header=json.dumps(provenance, indent=1))
-    about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": describe_objective(recipe)}
+        write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
+    about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": plan.objective}
     log.write("start", **about, **provenance, settings=recipe.settings())
-    for note in (*changes, *_notes(run, recipe, material, models, checkpoint), *worth_notes(provenance)):
+    for note in (*changes, *_notes(log, plan, models, provenance, checkpoint)):
         log.write("note", text=note)
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
-    lesson = _lesson(run, log, recipe, material, models)
+    lesson = _lesson(log, plan, models)
     held_out = held_out_texts(run, log.write, recipe, material, models)
     if not recipe.scores:
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
     with stop_signals(log) as stop_asked:
         if _is_due(state.step, recipe) and state.step not in {event["step"] for event in _evaluations(run)}:
-            _evaluate(run, log, recipe, material, state, lesson, held_out)  # else it was done before the run stopped
+            _evaluate(log, plan, state, lesson, held_out)  # else it was done before the run stopped
         for record in train(state, lesson, recipe):
             history.append(record)
-            log.write("step", **_step_fields(record, models))
+            log.write("step", **_step_fields(record))
             for alert in alerts_of(history):
-                log.write("alert", code=alert.code, text=alert.text)
+                log.write("alert", step=record.step, code=alert.code, text=alert.text)
             last, due = record.step == recipe.steps, _is_due(record.step, recipe)
             if due or stop_asked():
                 save_checkpoint(run.checkpoints_path, state, kept_step=_kept_step(run, recipe))
             if stop_asked() and not last:
                 raise stopped(run, record.step, recipe.steps)
             if due:
-                _evaluate(run, log, recipe, material, state, lesson, held_out)
-        _hand_over(run, log, recipe, material, state)
+                _evaluate(log, plan, state, lesson, held_out)
+        _hand_over(log, plan, state)
 
 
-def _hand_over(run: Run, log: Log, recipe: Recipe, material: Material, state: TrainState) -> None:
+def _notes(
+    log: Log, plan: CheckReport, models: Models, provenance: Mapping[str, object], checkpoint: Checkpoint | None
+) -> Iterator[str]:
+    """What the user should know before the first step, warnings first."""
+    recipe, material = plan.recipe, plan.material
+    warnings = [other_teachers(trace(log.run, Path(recipe.workspace)))]
+    warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
+    yield from filter(None, warnings)
+    yield from (*material.notes, *models.notes, *run_notes(provenance, models))
+    yield from () if checkpoint is None else checkpoint.passed_over
+
+
+def _lesson(log: Log, plan: CheckReport, models: Models) -> Lesson:
+    """What the route learns from."""
+    recipe, material = plan.recipe, plan.material
+    targets = material.targets
+    if recipe.answers_written:
+        write_answers(log.run, log.write, recipe, material, models)
+        targets = written_targets(log.run.read_answers(TEACHER_ANSWERS), material, recipe)
+    teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
+    return Lesson(material.train.prompts, teacher, targets, material.own)
+
+
+def _evaluate(log: Log, plan: CheckReport, state: TrainState, lesson: Lesson, held_out: HeldOut) -> None:
+    """Measure the student on the fixed text and on text that it writes now; mark a few answers if a teacher scores."""
+    log.write("phase", phase="evaluating")
+    recipe = plan.recipe
+    objective = objective_of(recipe) if recipe.scores else None
+    limit, sampling = plan.material.answer_limit, sampling_of(recipe)
+    rows, fields = evaluate(state, lesson.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling)
+    log.run.write_answers(f"held-out-step-{state.step:06d}", rows)
+    log.write("evaluation", **fields)
+    if lesson.teacher is None or objective is None:
+        return
+    log.write("phase", phase="marking")
+    started = time.perf_counter()
+    answers = [Completion(tuple(row["ids"]), (), row["cut_off"]) for row in rows]
+    marked = mark_step(state, lesson.teacher, (held_out.prompts, answers), objective, recipe.micro_batch_tokens)
+    name, beta = f"run:{log.run.name}@{state.step}", nearest_beta(objective)
+    sheet = MarkSheet(name, str(recipe.teacher), state.step, beta, marked)
+    write_marks(log.run.path / "marks" / marks_name(state.step), sheet)
+    num_tokens, seconds = sum(len(answer) for answer in marked), time.perf_counter() - started
+    log.write("marks", step=state.step, answers=len(marked), num_tokens=num_tokens, seconds=seconds)
+
+
+def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
     """Save the student of the last step, or of the one that the recipe says to keep."""
+    run, recipe, material = log.run, plan.recipe, plan.material
     log.write("phase", phase="saving the model")
     kept_step = _kept_step(run, recipe) or state.step
     if kept_step != state.step:
@@ -272,81 +333,11 @@ def _kept_step(run: Run, recipe: Recipe) -> int | None:
     return best_step(_evaluations(run)) if recipe.keep == "best" else None
 
 
-# ------------------------------------------------------------------------------------------------ lesson and evaluation
-
-
-def _notes(
-    run: Run, recipe: Recipe, material: Material, models: Models, checkpoint: Checkpoint | None
-) -> Iterator[str]:
-    """What the user should know before the first step, warnings first."""
-    warnings = [other_teachers(trace(run, Path(recipe.workspace)))]
-    warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
-    yield from filter(None, warnings)
-    yield from (*material.notes, *models.notes, *writing_notes(models))
-    yield from () if checkpoint is None else checkpoint.passed_over
-
-
-def _lesson(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> Lesson:
-    """What the route learns from."""
-    targets = material.targets
-    if recipe.answers_written:
-        write_answers(run, log.write, recipe, material, models)
-        targets = written_targets(run.read_answers(TEACHER_ANSWERS), material, recipe)
-    teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
-    return Lesson(material.train.prompts, teacher, targets, material.own)
-
-
-def _evaluate(
-    run: Run, log: Log, recipe: Recipe, material: Material, state: TrainState, lesson: Lesson, held_out: HeldOut
-) -> None:
-    """Measure the objective on the fixed text and on text that the student writes now."""
-    log.write("phase", phase="evaluating")
-    rows, fields = evaluate(
-        state,
-        lesson.teacher,
-        held_out,
-        objective_of(recipe) if recipe.scores else None,
-        recipe,
-        answer_limit=material.answer_limit,
-        sampling=sampling_of(recipe),
-    )
-    run.write_answers(f"held-out-step-{state.step:06d}", rows)
-    log.write("evaluation", **fields)
-    if lesson.teacher is not None:
-        stored: Sequence[Mapping[str, Any]] = rows
-        answers = [Completion(tuple(row["ids"]), (), row["cut_off"]) for row in stored]
-        _mark(run, log, recipe, state, lesson.teacher, (held_out.prompts, answers))
-
-
-def _mark(
-    run: Run,
-    log: Log,
-    recipe: Recipe,
-    state: TrainState,
-    teacher: Teacher,
-    held_out: tuple[Sequence[Prompt], Sequence[Completion]],
-) -> None:
-    """Keep what both models say at every token of a few answers."""
-    log.write("phase", phase="marking")
-    started, objective = time.perf_counter(), objective_of(recipe)
-    marked = mark_step(state, teacher, held_out, objective, recipe.micro_batch_tokens)
-    sheet = MarkSheet(f"run:{run.name}@{state.step}", str(recipe.teacher), state.step, nearest_beta(objective), marked)
-    write_marks(run.path / "marks" / marks_name(state.step), sheet)
-    num_tokens, seconds = sum(len(answer) for answer in marked), time.perf_counter() - started
-    log.write("marks", step=state.step, answers=len(marked), num_tokens=num_tokens, seconds=seconds)
-
-
-# ------------------------------------------------------------------------------------------------------ what is logged
-
-
-def _step_fields(record: StepRecord, models: Models) -> dict[str, object]:
-    """The record, with its worst tokens readable, and the throughput of each phase."""
+def _step_fields(record: StepRecord) -> dict[str, object]:
+    """The record, and the throughput of each phase."""
     num_read = record.num_prompt_tokens + record.num_completion_tokens
     return {
         **asdict(record),
-        "worst_tokens": [
-            {**asdict(worst), "text": models.student.text([worst.token])} for worst in record.worst_tokens
-        ],
         "step_s": (record.write_s or 0.0) + (record.score_s or 0.0) + record.update_s,
         "writing_tokens_per_s": None if record.write_us_per_token is None else 1e6 / record.write_us_per_token,
         "reading_tokens_per_s": None if record.score_s is None else num_read / record.score_s,

@@ -119,7 +119,7 @@ def _is_this_machine(host: str) -> bool:
 def _read_approved(path: Path) -> dict[str, str | None]:
     """From origin to the variable of its key, None for no key."""
     approved: dict[str, str | None] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else (), start=1):
         words = line.partition("#")[0].split()
         if len(words) > 2 or (len(words) == 2 and not words[1].isidentifier()):
             raise UsageError(

@@ -9,7 +9,8 @@ import resource
 import sys
 import timeit
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,7 +36,6 @@ TOUCH_BYTES = 2**26
 FLOAT32_ERROR = 1e-6
 PROBE_REPEATS = 5
 WORTH_SWITCHING = 0.8
-_kept: tuple[bool, bool] | None = None
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -51,10 +51,10 @@ class Machine:
     matmul_precision: str
     bf16: bool
     libc: str
-    keeps_memory: bool
-    large_pages: bool
     python: str
     libraries: dict[str, str]
+    keeps_memory: bool = False
+    large_pages: bool = False
 
 
 def probe_machine(device: str = "auto") -> Machine:
@@ -74,8 +74,8 @@ def probe_machine(device: str = "auto") -> Machine:
     else:
         memory = psutil.virtual_memory()
         free_bytes, total_bytes = _container_limit(memory.available, memory.total)
-        device_name = _cpu_name()
-        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and _has_cpu_flag("avx512_bf16")
+        device_name = _cpu_info("model name") or platform.processor() or platform.machine()
+        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "avx512_bf16" in _cpu_info("flags").split()
     return Machine(
         device=str(chosen),
         device_name=device_name,
@@ -85,8 +85,6 @@ def probe_machine(device: str = "auto") -> Machine:
         matmul_precision=torch.get_float32_matmul_precision(),
         bf16=bf16,
         libc=platform.libc_ver()[0],
-        keeps_memory=_kept is not None and _kept[0],
-        large_pages=_kept is not None and _kept[1],
         python=platform.python_version(),
         libraries={name: version(name) for name in LIBRARIES},
     )
@@ -100,8 +98,8 @@ def use_machine(device: str = "auto", matmul_precision: str | None = None) -> Ma
     if matmul_precision is None:
         matmul_precision = _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
     torch.set_float32_matmul_precision(matmul_precision)
-    _keep_freed_memory()
-    return probe_machine(device)
+    keeps_memory, large_pages = _keep_freed_memory()
+    return replace(probe_machine(device), keeps_memory=keeps_memory, large_pages=large_pages)
 
 
 def _fastest_exact_precision() -> str:
@@ -124,16 +122,16 @@ def _fastest_exact_precision() -> str:
     return fastest if seconds[fastest] < WORTH_SWITCHING * seconds["highest"] else "highest"
 
 
-def _keep_freed_memory() -> None:
-    """Make glibc keep freed memory for the next allocation, and its heap consist of large pages.
+@cache
+def _keep_freed_memory() -> tuple[bool, bool]:
+    """Make glibc keep freed memory for the next allocation, and its heap consist of large pages; whether it does both.
 
     Every step asks for the same sizes again. By default large blocks go back to the system at once, which then clears
     each page anew; and where memory is virtual twice over, finding a page costs more than reading it. Elsewhere than on
     glibc nothing happens.
     """
-    global _kept  # as the settings themselves, it belongs to the process and cannot be asked for
-    if platform.libc_ver()[0] != "glibc" or _kept is not None:
-        return
+    if platform.libc_ver()[0] != "glibc":
+        return False, False
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -148,7 +146,7 @@ def _keep_freed_memory() -> None:
         for line in MAPS.read_text().splitlines()
         if line.endswith("[heap]")
     )
-    _kept = (kept, libc.madvise(start, end - start, mmap.MADV_HUGEPAGE) == 0)
+    return kept, libc.madvise(start, end - start, mmap.MADV_HUGEPAGE) == 0
 
 
 def forget_peak_memory(device: str | torch.device) -> None:
@@ -172,22 +170,20 @@ def peak_memory_bytes(device: str | torch.device) -> int:
 
 
 def _choose_device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        chosen = None
     num_gpus = torch.cuda.device_count()
-    known = chosen is not None and (chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < num_gpus))
-    if chosen is None or not known:
+    known = ["cpu"]
+    if num_gpus:
+        known += ["cuda", *(f"cuda:{number}" for number in range(num_gpus))]
+    if device == "auto":
+        device = "cuda" if num_gpus else "cpu"
+    if device not in known:
         raise UsageError(
             "machine.no-device",
-            given=f"The device is {device!r}; this machine has a CPU and {num_gpus} CUDA devices.",
+            given=f"The device is {device!r}; this machine has {', '.join(known)}.",
             needed="A run needs one device that is here.",
             fix="Use device: auto, or cpu.",
         )
-    return chosen
+    return torch.device(device)
 
 
 def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
@@ -205,16 +201,7 @@ def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
     return min(free_bytes, int(limited_bytes) - used_bytes), min(total_bytes, int(limited_bytes))
 
 
-def _cpu_name() -> str:
-    for line in _cpu_info():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _has_cpu_flag(flag: str) -> bool:
-    return any(line.startswith("flags") and flag in line.split() for line in _cpu_info())
-
-
-def _cpu_info() -> list[str]:
-    return CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+def _cpu_info(name: str) -> str:
+    """What Linux says under `name` of the first core; empty where it says nothing."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

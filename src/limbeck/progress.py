@@ -39,27 +39,25 @@ def time_left_s(step_times_s: Sequence[float], num_steps_left: int) -> tuple[flo
 
 
 class RunView:
-    """What a run is doing, from the events of its log: a moving panel on a terminal, elsewhere a line every N steps.
+    """What a run is doing, from the events of its log: a moving panel on a terminal, elsewhere about twenty lines.
 
     Read from a `step` event: step, loss (nats per token), tokens per second of each phase, cut_off_share (0 to 1),
     memory_bytes and step_s; from a `phase` event: phase; from an `evaluation` event: step, teacher_text_loss and
     student_text_loss; from an `alert` event: text. What an event lacks is shown as a dash.
     """
 
-    def __init__(
-        self, steps: int, console: Console, interactive: bool, *, title: str = "", every: int | None = None
-    ) -> None:
+    def __init__(self, steps: int, console: Console, *, title: str = "") -> None:
         self._steps = steps
         self._console = console
         self._title = Text(encodable(console, title), "bold")
-        self._every = every if every is not None else max(1, steps // 20)
+        self._every = max(1, steps // 20)
         self._times_s: deque[float] = deque(maxlen=NUM_RECENT_STEPS)
         self._phase = ""
         self._number = 0
         self._figures = dict.fromkeys(("loss", *PHASES, "cut off", "memory"), "-")
         self._first_loss = self._evaluation = "-"
         self._live: Live | None = None
-        if interactive:
+        if console.is_terminal:
             self._live = Live(console=console, get_renderable=self._panel, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from limbeck.chat import Conversation
 from limbeck.demo.story import DemoResult, run_demo
-from limbeck.driver import answer_run, resume_run, stages_at_start, train_stages
+from limbeck.driver import answer_run, plan_stages, resume_run, train_stages
 from limbeck.errors import UsageError
 from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
 from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.machine import use_machine
-from limbeck.planning.check import CheckReport, check_recipe, plan_recipe
+from limbeck.planning.check import CheckReport, check_recipe
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.report.page import write_page
@@ -23,7 +23,7 @@ from limbeck.routes.off_policy import objective_of
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.export import ExportForm, export_run
 from limbeck.runs.marks import MarkSheet, worst_marks
-from limbeck.runs.store import Run, find_run
+from limbeck.runs.store import Run
 
 __all__ = [
     "answers",
@@ -86,16 +86,12 @@ def resume(
 
     `overrides` lie over its own recipe: its budget, length or learning rate may change, what it learns may not.
     """
-    return resume_run(find_run(str(run), Path(workspace)), listen, watch, overrides)
+    return resume_run(Run.find(Path(workspace), str(run)), listen, watch, overrides)
 
 
 def plan(*recipes: str | Path, overrides: Sequence[str] = ()) -> list[CheckReport]:
-    """Prompts, pair and memory of each recipe, without reading a weight.
-
-    A stage that goes on from an earlier one, or learns from it, is planned with the model that that one starts from:
-    they are of one shape.
-    """
-    return [plan_recipe(stage) for stage in stages_at_start(_load(recipes, overrides))]
+    """Prompts, pair and memory of each recipe, without reading a weight; see `limbeck.driver.plan_stages`."""
+    return plan_stages(_load(recipes, overrides))
 
 
 def _load(recipes: Sequence[str | Path], overrides: Sequence[str]) -> list[LoadedRecipe]:
@@ -141,7 +137,7 @@ def evaluate(
     named = [f"run:{text}" if (folder / "runs" / text / "events.jsonl").is_file() else text for text in runs_or_models]
     is_run = len(named) == 1 and (named[0].startswith("run:") or (Path(named[0]) / "events.jsonl").is_file())
     if is_run and "@" not in named[0]:
-        return evaluate_run(find_run(named[0].removeprefix("run:"), folder), chosen, _log_to(listen), file)
+        return evaluate_run(Run.find(folder, named[0].removeprefix("run:")), chosen, _log_to(listen), file)
     if file is None:
         raise UsageError(
             "evaluation.no-prompts",
@@ -221,7 +217,7 @@ def export(
     run: str | Path, to: ExportForm = "merged", output: str | Path | None = None, *, workspace: str | Path = "."
 ) -> Path:
     """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here."""
-    found = find_run(str(run), Path(workspace))
+    found = Run.find(Path(workspace), str(run))
     return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
 
 

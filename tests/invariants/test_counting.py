@@ -13,13 +13,12 @@ from builders import tiny_llama
 from limbeck.data.batch import collate
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.routes.on_policy import train
 from limbeck.teachers.local import LocalTeacher
-from pairs import language_model, prompt_of, recipe_of, state_of
+from pairs import language_model, prompt_of, recipe_of, state_of, train
 
 NUM_IDS, FIRST, LAST, STOP = 28, 3, 27, 2
 RECIPE = recipe_of(
-    steps=200, prompts_per_step=24, max_practice_tokens=8, learning_rate=5e-3, warmup_steps=10, decay_share=0.3,
+    steps=80, prompts_per_step=24, max_practice_tokens=8, learning_rate=5e-3, warmup_steps=10, decay_share=0.3,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from builders import tiny_tokenizer
-from limbeck.data.batch import collate, shared_start
+from limbeck.data.batch import collate, worthwhile_start
 from limbeck.objectives.fused import fused_divergence
 from limbeck.objectives.objective import Objective
 from limbeck.objectives.reduce import token_weights
@@ -69,9 +69,11 @@ def test_little_in_common_is_not_shared():
 
 
 def test_a_start_in_common_leaves_each_prompt_a_token():
-    assert shared_start([(1, 2, 3), (1, 2, 3), (1, 2, 3, 4)]) == 2
-    assert shared_start([(1, 2), (3, 2)]) == 0
-    assert shared_start([(1,), (1, 2)]) == 0
+    long = tuple(range(100))
+    assert worthwhile_start([long, long, (*long, 4)]) == 99
+    assert worthwhile_start([[*long, 1], [*long, 2, 3]]) == 100
+    assert worthwhile_start([long, (9, *long)]) == 0
+    assert worthwhile_start([(1,), long]) == 0
 
 
 def test_a_sliding_window_reaches_into_the_context():

@@ -19,13 +19,14 @@ from limbeck.errors import Diverged
 from limbeck.models.load import checkpoint_activations
 from limbeck.objectives.divergence import evaluate
 from limbeck.objectives.fused import fused_divergence, fused_with_readings
-from limbeck.recipe.schema import PracticeGrowth
+from limbeck.recipe.parts import PracticeGrowth
 from limbeck.rollouts.request import Completion
-from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step, train
+from limbeck.routes import off_policy
+from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step
 from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Dense
 from limbeck.training.batches import PromptOrder, micro_batches
-from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model
+from pairs import language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model, train
 
 RECIPE = recipe_of(
     steps=10,
@@ -157,6 +158,40 @@ def test_the_loss_is_the_token_weighted_mean_of_the_rows_alone():
     assert torch.linalg.vector_norm(gradient - weighted) <= 1e-6 * torch.linalg.vector_norm(gradient)
     _, _, reading = measured([0, 1, 2], [5, 60, 200])
     assert reading.divergence_N[:65].mean().item() == pytest.approx(both, abs=1e-12)
+
+
+@pytest.mark.report("LM-09")
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("impossible", [0, 50])
+def test_rows_of_unequal_length_give_the_finite_loss_and_gradient_of_the_rows_alone(beta, impossible):
+    """Prompts of 3 and 40 tokens, answers of 2 and 30, in one pass and in two; the teacher rules some tokens out."""
+    prompts = [prompt_of(range(3, 6)), prompt_of(range(10, 50), source="rows.jsonl:2")]
+    answers = [Completion((7, 2), (), False), Completion((*range(60, 89), 2), (), False)]
+    bias_V = torch.zeros(300, dtype=torch.float64)
+    bias_V[300 - impossible :] = -torch.inf
+
+    def gradient_of(rows, micro_batch_tokens):
+        student, teacher = student_of(), teacher_of().model
+        teacher = LocalTeacher(replace(teacher, head=replace(teacher.head, bias_V=bias_V)))
+        recipe = with_recipe(beta=beta, micro_batch_tokens=micro_batch_tokens)
+        state, caught = state_of(student, recipe), []
+        state.optimizer.step = lambda: caught.extend(each.grad.flatten() for each in student.module.parameters())
+        text = [prompts[row] for row in rows], [answers[row] for row in rows], 1.0
+        record = off_policy.step(state, teacher, text, objective_of(recipe), recipe)
+        return torch.cat(caught), record
+
+    together, record = gradient_of([0, 1], 10_000)
+    in_two, record_in_two = gradient_of([0, 1], 1)
+    (two, of_two), (thirty, of_thirty) = gradient_of([0], 10_000), gradient_of([1], 10_000)
+    assert torch.isfinite(together).all()
+    assert 0 < record.loss < 1e4
+    assert torch.linalg.vector_norm(in_two - together) <= 1e-6 * torch.linalg.vector_norm(together)
+    alone = (2 * two + 30 * thirty) / 32
+    assert torch.linalg.vector_norm(alone - together) <= 1e-6 * torch.linalg.vector_norm(together)
+    # the architecture's norms round to float32
+    assert record.loss == pytest.approx((2 * of_two.loss + 30 * of_thirty.loss) / 32, rel=1e-7)
+    assert record_in_two.loss == pytest.approx(record.loss, rel=1e-7)
+    assert record.grad_norm == pytest.approx(record_in_two.grad_norm, rel=1e-6)
 
 
 @pytest.mark.report("EP-01")
@@ -409,7 +444,7 @@ def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, r
     torch.testing.assert_close(ours, by_hand, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.report("CR-06")
+@pytest.mark.report("CR-06", "TH-02")
 def test_every_prompt_comes_once_per_epoch_in_an_order_of_its_own():
     prompts = random_prompts(10)
     order = PromptOrder(prompts, seed=0)
@@ -428,10 +463,11 @@ def test_the_practice_limit_grows_as_the_recipe_says():
     assert practice_limit_at(0, with_recipe(max_practice_tokens=200)) == 200
 
 
+@pytest.mark.report("GS-03")
 def test_answers_to_the_same_prompt_are_different_answers():
     """Several answers per prompt, a row that stands twice in the file, a prompt that comes twice in one step."""
     once, twin = prompt_of([5, 9]), prompt_of([5, 9], occurrence=1)
-    requests = practice_requests([once, twin, once], 0, 8, with_recipe(answers_per_prompt=4))
+    requests = practice_requests([prompt for prompt in (once, twin, once) for _ in range(4)], 0, RECIPE)
     assert len(requests) == 12
     assert len({request.key for request in requests}) == 12
     _, record = gradient_of_step(with_recipe(answers_per_prompt=4), prompts=random_prompts(2))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 import torch
 from test_routes_on_disk import OFF_POLICY, of_kind, own_rows, weights_of
 
-from builders import save_model, tiny_llama, tiny_tokenizer
+from builders import CHATML, OTHER_CORPUS, save_model, tiny_llama, tiny_tokenizer
 from limbeck import verbs
 from limbeck.cli import run_cli
-from limbeck.errors import ModelError, Refusal
+from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_model
 from limbeck.models.refs import parse_ref
 from limbeck.runs.lineage import Node, content_of, other_teachers, teachers_of, trace
@@ -176,12 +178,61 @@ def test_previous_needs_a_stage_before(tmp_path):
         verbs.train(write_pair(tmp_path), overrides=["student=previous"])
 
 
-def test_all_recipes_of_a_chain_are_read_before_the_first_trains(tmp_path):
-    path = write_pair(tmp_path)
-    (tmp_path / "bad.yaml").write_text("student: previous\nbeta: 7\n")
-    with pytest.raises(ValueError, match="bad"):
-        verbs.train(path, tmp_path / "bad.yaml")
-    assert not (tmp_path / "runs").exists()
+def variant(recipe, beside, /, **settings):
+    """The recipe beside itself under another name, with other settings."""
+    values = dict(line.split(": ", 1) for line in recipe.read_text().splitlines())
+    values |= {key: json.dumps(value) for key, value in settings.items()}
+    path = recipe.with_name(f"{beside}.yaml")
+    path.write_text("".join(f"{key}: {value}\n" for key, value in values.items()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A recipe, and beside it a teacher that splits text otherwise and a run called taken."""
+    folder = tmp_path_factory.mktemp("stages")
+    path = variant(write_pair(folder, steps=1), "first", name="first")
+    other = tiny_tokenizer(corpus=OTHER_CORPUS)
+    save_model(folder / "other", tiny_llama(other), other)
+    (folder / "runs" / "taken").mkdir(parents=True)
+    return path
+
+
+FAULTS = {
+    "a setting": ({"beta": 7}, "recipe."),
+    "the name of another stage": ({"name": "first"}, "run.exists"),
+    "a name that is taken": ({"name": "taken"}, "run.exists"),
+    "prompts that are not there": ({"prompts": "nowhere.jsonl"}, "data.file-missing"),
+    "a model that is not there": ({"teacher": "nowhere"}, "model.not-found"),
+    "the run of no stage": ({"teacher": "run:second"}, "model.run-missing"),
+    "a pair that splits text otherwise": ({"teacher": "other"}, "vocabulary.mismatch"),
+    "previous in another workspace": ({"workspace": "elsewhere"}, "model.no-previous"),
+    "nothing to grade": ({"keep": "best"}, "evaluation.keep-ungraded"),
+    "memory": ({"micro_batch_tokens": 10**9}, "memory.does-not-fit"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_later_stage_is_told_before_the_first_trains(first, fault, monkeypatch, capsys):
+    settings, code = FAULTS[fault]
+    later = variant(first, "later", **{"name": "later", "student": "previous", **settings})
+    monkeypatch.setattr("limbeck.training.setup.load_model", None)
+    with pytest.raises(LimbeckError) as told:
+        verbs.train(first, later)
+    assert told.value.code.startswith(code)
+    assert run_cli(["train", str(first), str(later), "--dry-run"]) == told.value.exit_code
+    assert code in capsys.readouterr().err
+    assert [path.name for path in (first.parent / "runs").iterdir()] == ["taken"]
+
+
+def test_a_stage_is_asked_in_the_template_that_the_one_before_it_hands_over(tmp_path):
+    """The student comes without a template, and takes on its teacher's in the first stage."""
+    path = write_pair(tmp_path, steps=1, rows=own_rows(), template="teacher")
+    (tmp_path / "student" / "chat_template.jinja").unlink()
+    later = variant(path, "later", name="later", student="previous", template="student")
+    last = verbs.train(path, later)
+    assert last.status().state == "done"
+    assert of_kind(last, "start")[0]["template"]["sha256"] == sha256(CHATML.encode()).hexdigest()
 
 
 def test_answers_alone_are_those_of_the_training_run(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -149,21 +150,24 @@ def test_an_unlike_pair_exits_with_3(tmp_path, capsys):
     assert "do not split text alike" in capsys.readouterr().err
 
 
-def test_chat_answers_each_line_of_a_pipe(tmp_path):
+def test_chat_answers_each_line_of_a_pipe(tmp_path, capsys, monkeypatch):
     write_pair(tmp_path)
     done = limbeck("chat", tmp_path / "student", "--max-tokens", "5", input="hello\nagain\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
-    again = limbeck("chat", tmp_path / "student", "--max-tokens", "5", input="hello\nagain\n")
-    assert again.stdout == done.stdout
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nagain\n"))
+    assert run_cli(["chat", str(tmp_path / "student"), "--max-tokens", "5"]) == 0
+    assert capsys.readouterr().out == done.stdout
 
 
-def test_prompts_cannot_write_to_the_terminal(tmp_path):
+@pytest.mark.report("TU-04")
+def test_prompts_cannot_write_to_the_terminal(tmp_path, capsys):
     rows = [prompt_row(f"row {number} \x1b]0;owned\x07 \x1b[31m \u202e") for number in range(8)]
-    done = limbeck("train", write_pair(tmp_path, rows=rows), "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "\u202e" not in done.stdout
+    assert run_cli(["train", str(write_pair(tmp_path, rows=rows)), "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "row 7" in shown.out
+    assert "\x1b" not in shown.out + shown.err
+    assert "\u202e" not in shown.out
 
 
 def test_doctor_tells_the_machine_and_hides_secrets(capsys, monkeypatch):

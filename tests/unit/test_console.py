@@ -261,3 +261,21 @@ def test_the_narrowest_window_gets_the_words(monkeypatch: pytest.MonkeyPatch) ->
     terminal = Terminal()
     Printer(out=terminal.stream, err=terminal.stream).fail(error_with("x"))
     assert "given x" in terminal.read()
+
+
+@pytest.mark.usefixtures("plain_environment")
+def test_a_table_in_a_narrow_window_is_a_list_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"": f"model-{number}", "score, %": "47 (40 to 54)", "answered": "200/200", "failed": 3, "p90": None}
+        for number in (1, 2)
+    ]
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    Printer(out=terminal.stream, err=terminal.stream).table(rows)
+    lines = OWN_STYLES.sub("", terminal.read()).splitlines()
+    told = ["model-1", "score, %: 47 (40 to 54)", "answered: 200/200", "failed: 3", "p90: -"]
+    assert [line.strip() for line in lines] == [*told, "model-2", *told[1:]]
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    Printer(out=terminal.stream, err=terminal.stream).table(rows)
+    assert len(terminal.read().splitlines()) == 4

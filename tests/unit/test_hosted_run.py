@@ -12,9 +12,11 @@ import time
 import pytest
 from test_routes_on_disk import losses_of, of_kind, weights_of
 
+from builders import prompt_row, write_rows
 from limbeck import verbs
 from limbeck.cli import run_cli
 from limbeck.errors import RecipeError, Refusal, Stopped
+from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.store import Run
 from misbehaving_server import FORMS, MisbehavingServer, completion, http
 from pairs import write_pair
@@ -121,6 +123,31 @@ def test_what_is_unfit_is_labelled_counted_by_name_and_not_learnt(tmp_path, caps
     assert "2 of 20 questions have no answer" in shown
     assert "4 refused, 2 rejected" in shown
     assert "2 of 3 held-out prompts have no text" in shown
+
+
+@pytest.mark.report("DL-09")
+def test_half_a_surrogate_pair_in_replies_is_labelled_and_breaks_no_file(tmp_path):
+    """Every third reply ends within an emoji: it is stored and counted, nobody learns it, and every view opens."""
+    halves = ("word 1", "word 4", "held 1")
+
+    def script(seen):
+        return http(completion("half \ud83d")) if seen.prompt in halves else told(seen)
+
+    write_rows(tmp_path / "held.jsonl", [prompt_row(f"held {number}", answer="x") for number in range(3)])
+    rows = [prompt_row(f"word {number}") for number in range(6)]
+    with MisbehavingServer(script) as server:
+        path = recipe(tmp_path, server, rows=rows, held_out=str(tmp_path / "held.jsonl"), answers_per_prompt=1)
+        done = verbs.train(path)
+        worth = verbs.worth(path, Evaluating(name="asked", max_tokens=5, grader="contains"))
+    assert done.status().state == "done"
+    assert of_kind(done, "answers")[0]["left_out"] == {"bad-text": 2}
+    assert [row["answer"] for row in done.read_answers("teacher") if row["label"]] == ["half \ud83d"] * 2
+    assert len(done.read_answers("targets")) == 4
+    assert len(done.read_answers("held-out-teacher")) == 2
+    failures = [row["failure"] for row in worth.read_answers("teacher")]
+    assert sorted(failures, key=str) == [None, None, "bad-text"]
+    assert verbs.report("asked", tmp_path / "page.html", workspace=tmp_path).read_text(encoding="utf-8")
+    assert run_cli(["show", "tiny", "--workspace", str(tmp_path)]) == 0
 
 
 def test_without_any_text_to_held_out_prompts_there_is_nothing_to_measure(tmp_path):

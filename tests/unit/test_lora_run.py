@@ -61,6 +61,7 @@ def done(tmp_path_factory):
     return train(write(tmp_path_factory.mktemp("lora")))
 
 
+@pytest.mark.report("LE-06", "LE-07")
 def test_the_log_tells_what_trained_and_the_base_by_content(done):
     start = of_kind(done, "start")[0]
     base = transformers.AutoModelForCausalLM.from_pretrained(done.path.parent.parent / "student")

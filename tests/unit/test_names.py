@@ -39,6 +39,7 @@ def test_ordinary_names_are_allowed(name: str) -> None:
     assert check_name(name) == name
 
 
+@pytest.mark.report("TU-03")
 @pytest.mark.parametrize("name", TRAVERSALS + ONLY_BAD_AS_NAMES)
 def test_hostile_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -64,6 +65,7 @@ def test_plain_names_pass_unless_they_are_devices(name: str) -> None:
     assert is_name(name) is not device
 
 
+@pytest.mark.report("TU-03")
 @pytest.mark.parametrize("path", TRAVERSALS)
 def test_a_path_that_leads_out_is_refused(tmp_path: Path, path: str) -> None:
     workspace = tmp_path / "work"
@@ -92,6 +94,7 @@ def test_what_inside_gives_is_always_below_the_workspace(
         assert real.resolve().is_relative_to(workspace.resolve())
 
 
+@pytest.mark.report("TU-03")
 def test_links_are_followed_before_the_question(tmp_path: Path) -> None:
     workspace = tmp_path / "work"
     outside = tmp_path / "work-2"  # shares a prefix with the workspace, yet is another folder

@@ -198,7 +198,7 @@ def test_a_run_that_is_killed_twenty_times_goes_on_by_itself_each_time(tmp_path,
 
 def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(tmp_path):
     halted = stopped(tmp_path / "run", 3, steps=6, evaluate_every=2)
-    left = halted.checkpoints_path / ".tmp-4-123"
+    left = halted.checkpoints_path / ".step-00000005-unfinished"
     left.mkdir()
     (left / "student.safetensors").write_bytes(b"half")
     done = resume_run(halted)

@@ -278,12 +278,12 @@ def test_a_share_of_each_step_is_read_and_the_rest_practised(tmp_path):
 
 def test_own_answers_pull_by_their_weight(tmp_path):
     weights = {}
-    for number, weight in enumerate((1e-9, 0.5, 2.0)):
+    for number, weight in enumerate((1e-9, 2.0)):
         path = prepare(tmp_path / str(number), "own answers")
         done = run(path, f"own_answers.weight={weight}")
         weights[weight] = [event["own_answers_loss"] for event in of_kind(done, "step")]
         assert all(event["own_answers_loss"] > 0 for event in of_kind(done, "step"))
-    assert weights[2.0][-1] < weights[0.5][-1] < weights[1e-9][-1]
+    assert weights[2.0][-1] < weights[1e-9][-1]
     assert weights[2.0][0] == weights[1e-9][0]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "shared_start", "worthwhile_start"]
+__all__ = ["Context", "TokenBatch", "collate", "completion_positions", "worthwhile_start"]
 
 # Sharing costs a pass of its own, which is worth it for this many tokens that need not be read again.
 MIN_TOKENS_SAVED = 64
@@ -73,28 +73,33 @@ def collate(
     `share` reads a beginning that all prompts have in common once, and the prompt of several completions once for all
     of them. It changes what is computed how often, and no result beyond rounding.
     """
-    context, starts = (
-        _context_of([tuple(prompt) for prompt in prompts], pad_id, device) if share else (None, [0] * len(prompts))
+    context: Context | None = None
+    starts = [0] * len(prompts)
+    if share:
+        context, starts = _context_of([tuple(prompt) for prompt in prompts], pad_id, device)
+    own = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
+    rows = [[*prompt, *completion] for prompt, completion in zip(own, completions, strict=True)]
+    num_completion = [len(completion) for completion in completions]
+    width = max(len(row) for row in rows)
+    starts_B1 = torch.tensor(starts, device=device).unsqueeze(1)
+    return TokenBatch(
+        ids_BT=torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], device=device),
+        positions_BT=torch.arange(width, device=device) + starts_B1,
+        length_B=torch.tensor([len(row) for row in rows], device=device),
+        predict_N=completion_positions([len(prompt) for prompt in own], num_completion, width).to(device),
+        targets_N=torch.tensor([token for completion in completions for token in completion], device=device).long(),
+        row_N=torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(num_completion, device=device)),
+        context=context,
     )
-    rows = [
-        [*prompt[start:], *completion] for prompt, completion, start in zip(prompts, completions, starts, strict=True)
-    ]
-    prompt_lengths = [len(prompt) - start for prompt, start in zip(prompts, starts, strict=True)]
-    return _padded(rows, prompt_lengths, starts, pad_id, device, context)
-
-
-def shared_start(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all prompts have in common; each keeps at least one token for itself."""
-    first = prompts[0]
-    num_shared = min(len(prompt) for prompt in prompts) - 1
-    for prompt in prompts:
-        num_shared = next((place for place in range(num_shared) if prompt[place] != first[place]), num_shared)
-    return num_shared
 
 
 def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
-    """`shared_start`, or 0 where reading it once would save too little."""
-    num_shared = shared_start(prompts)
+    """How many first tokens all prompts have in common, each keeping one for itself; 0 where that saves too little."""
+    num_shared = 0
+    for column in zip(*(prompt[:-1] for prompt in prompts), strict=False):
+        if len(set(column)) > 1:
+            break
+        num_shared += 1
     return num_shared if num_shared * (len(prompts) - 1) >= MIN_TOKENS_SAVED else 0
 
 
@@ -123,39 +128,14 @@ def _context_of(
     """
     distinct = list(dict.fromkeys(prompts))
     num_saved = sum(len(prompt) - 1 for prompt in prompts) - sum(len(prompt) - 1 for prompt in distinct)
-    if num_saved >= MIN_TOKENS_SAVED:
+    if num_saved >= MIN_TOKENS_SAVED and all(len(prompt) > 1 for prompt in distinct):
         place = {prompt: row for row, prompt in enumerate(distinct)}
         row_B = torch.tensor([place[prompt] for prompt in prompts], device=device)
-        if all(len(prompt) > 1 for prompt in distinct):
-            beginnings = [prompt[:-1] for prompt in distinct]
-            batch = collate(beginnings, [()] * len(beginnings), pad_id=pad_id, device=device, share=True)
-            return Context(batch, row_B), [len(prompt) - 1 for prompt in prompts]
+        beginnings = [prompt[:-1] for prompt in distinct]
+        batch = collate(beginnings, [()] * len(beginnings), pad_id=pad_id, device=device, share=True)
+        return Context(batch, row_B), [len(prompt) - 1 for prompt in prompts]
     num_shared = worthwhile_start(prompts)
     if not num_shared:
         return None, [0] * len(prompts)
-    batch = _padded([list(prompts[0][:num_shared])], [num_shared], [0], pad_id, device, None)
+    batch = collate([prompts[0][:num_shared]], [()], pad_id=pad_id, device=device)
     return Context(batch, torch.zeros(len(prompts), dtype=torch.int64, device=device)), [num_shared] * len(prompts)
-
-
-def _padded(
-    rows: Sequence[list[int]],
-    prompt_lengths: Sequence[int],
-    starts: Sequence[int],
-    pad_id: int,
-    device: torch.device,
-    context: Context | None,
-) -> TokenBatch:
-    """Rows that begin at `starts` in their texts; what follows the first `prompt_lengths` tokens is the completion."""
-    width = max(len(row) for row in rows)
-    completions = [row[length:] for row, length in zip(rows, prompt_lengths, strict=True)]
-    num_completion = [len(completion) for completion in completions]
-    starts_B1 = torch.tensor(starts, device=device).unsqueeze(1)
-    return TokenBatch(
-        ids_BT=torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], device=device),
-        positions_BT=torch.arange(width, device=device) + starts_B1,
-        length_B=torch.tensor([len(row) for row in rows], device=device),
-        predict_N=completion_positions(prompt_lengths, num_completion, width).to(device),
-        targets_N=torch.tensor([token for completion in completions for token in completion], device=device).long(),
-        row_N=torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(num_completion, device=device)),
-        context=context,
-    )

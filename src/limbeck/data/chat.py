@@ -14,38 +14,24 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import Faults, listing, named, places, shown
 from limbeck.data.rows import Message, Row, content_hash
-from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.templates import (
     RENDER_ERRORS,
     Options,
     Template,
     TemplateFacts,
     check_options,
-    choose_template,
     describe_refusal,
     probe_template,
     render,
 )
 from limbeck.errors import DataError, Refusal
 
-__all__ = [
-    "Prompt",
-    "RenderedPrompts",
-    "StopSet",
-    "Template",
-    "choose_template",
-    "compare_stops",
-    "key_of",
-    "pad_id",
-    "prompts_hash",
-    "render_prompts",
-    "stop_ids",
-    "tokenise",
-]
-
-OnLong = Literal["refuse", "skip"]
+__all__ = ["Prompt", "RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
 _NUM_TOKENISED_AT_ONCE = 1000
+# A text longer than both is measured by its beginning first; few texts but blanks have so many characters in a token.
+_CHARACTERS_AT_ONCE = 2**18
+_CHARACTERS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)
@@ -70,13 +56,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class RenderedPrompts:
-    """Prompts in the order of their rows; `skipped` are the rows over the limit with their tokens.
-
-    `injected_system` is what the template wrote where a row had no system turn, None if nothing.
-    """
+    """Prompts in the order of their rows; `injected_system` is what the template adds to a row without system turn."""
 
     prompts: tuple[Prompt, ...]
-    skipped: tuple[tuple[str, int], ...]
     injected_system: str | None
     notes: tuple[str, ...]
 
@@ -88,7 +70,7 @@ def render_prompts(
     *,
     options: Options,
     max_prompt_tokens: int,
-    on_long: OnLong,
+    on_long: Literal["refuse", "skip"],
     faults: Faults | None = None,
 ) -> RenderedPrompts:
     """Renders each row up to where the answer begins, and tokenises the text, adding no tokens to it.
@@ -104,25 +86,33 @@ def render_prompts(
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
     rows, texts = _render_all(rows, tokenizer, template, options, faults)
-    ids = tokenise(texts, tokenizer)
-    skipped = tuple(
-        (row.source, len(row_ids)) for row, row_ids in zip(rows, ids, strict=True) if len(row_ids) > max_prompt_tokens
-    )
-    long = [f"{source}: {num_tokens} tokens" for source, num_tokens in skipped]
-    _check_lengths(long, len(rows), max_prompt_tokens, on_long)
+    starts, tokenised = _tokenise_as_far_as_needed(texts, tokenizer, max_prompt_tokens)
     prompts: list[Prompt] = []
+    long: list[str] = []
     seen: Counter[str] = Counter()
-    for row, text, row_ids in zip(rows, texts, ids, strict=True):
-        if len(row_ids) <= max_prompt_tokens:
-            key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in row_ids)).hexdigest()
-            known = (row.source, row.reference, row.extra, row.others)
-            prompts.append(Prompt(row_ids, text, row.messages, key, seen[key], *known))
-            seen[key] += 1
+    for row, text, start, ids in zip(rows, texts, starts, tokenised, strict=True):
+        if len(ids) > max_prompt_tokens:
+            part = "" if start == len(text) else f" in the first {start} of its {len(text)} characters"
+            long.append(f"{row.source}: {len(ids)} tokens{part}")
+            continue
+        key = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()
+        known = (row.source, row.reference, row.extra, row.others)
+        prompts.append(Prompt(ids, text, row.messages, key, seen[key], *known))
+        seen[key] += 1
+    if long and (on_long == "refuse" or not prompts):
+        raise DataError(
+            "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
+            given=f"{len(long)} of {len(rows)} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
+            f"{listing(long)}\n",
+            needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
+            fix="Raise max_prompt_tokens or shorten these prompts"
+            + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
+        )
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if long:
         notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
     injected = facts.injected_system if _without_system(prompts) else None
-    return RenderedPrompts(tuple(prompts), skipped, injected, tuple(notes))
+    return RenderedPrompts(tuple(prompts), injected, tuple(notes))
 
 
 def key_of(prompt: Prompt) -> str:
@@ -178,17 +168,22 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]
     return ids
 
 
-def _check_lengths(long: Sequence[str], num_rows: int, max_prompt_tokens: int, on_long: OnLong) -> None:
-    if not long or (on_long == "skip" and len(long) < num_rows):
-        return
-    raise DataError(
-        "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
-        given=f"{len(long)} of {num_rows} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
-        f"{listing(long)}\n",
-        needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
-        fix="Raise max_prompt_tokens or shorten these prompts"
-        + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
-    )
+def _tokenise_as_far_as_needed(
+    texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The ids of each text and of how many of its characters they are.
+
+    They are of all of them unless a beginning already shows that the text has over `max_tokens`: the ids of a book take
+    a hundred times the memory of the book.
+    """
+    longest = max(_CHARACTERS_AT_ONCE, _CHARACTERS_PER_TOKEN * max_tokens)
+    starts = [min(len(text), longest) for text in texts]
+    ids = tokenise([text[:start] for text, start in zip(texts, starts, strict=True)], tokenizer)
+    for place, text in enumerate(texts):
+        # what follows may change how the last word is cut, and cannot halve the number of tokens
+        if starts[place] < len(text) and len(ids[place]) <= 2 * max_tokens:
+            starts[place], (ids[place],) = len(text), tokenise([text], tokenizer)
+    return starts, ids
 
 
 def _without_system(prompts: Sequence[Prompt]) -> list[str]:

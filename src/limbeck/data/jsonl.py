@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,15 @@ __all__ = ["read_bytes", "read_values"]
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_OTHER_FORMATS = (".csv", ".tsv", ".parquet", ".arrow", ".xlsx", ".gz", ".zst", ".zip")
+# Tables, with what reads them: cells of text stay the text that they are.
+_TABLES = {
+    ".csv": "read_csv(FILE, sep=SEPARATOR, dtype=str, keep_default_na=False)",
+    ".tsv": "read_csv(FILE, sep=TAB, dtype=str, keep_default_na=False)",
+    ".parquet": "read_parquet(FILE)",
+    ".arrow": "read_feather(FILE)",
+    ".xlsx": "read_excel(FILE, dtype=str, keep_default_na=False)",
+}
+_PACKED = (".gz", ".zst", ".zip")
 _BLANK = re.compile(r"\s*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -43,14 +52,24 @@ def read_bytes(path: Path) -> bytes:
             fix="Correct the path; it is relative to the folder you start in.",
         )
     data = path.read_bytes()
-    if path.suffix.lower() in _OTHER_FORMATS or data.startswith(_UTF16_MARKS) or b"\x00" in data[:4]:
+    if (other := _other_format(path.suffix.lower(), data[:4])) is not None:
         raise DataError(
             "data.format-unsupported",
-            given=f"{path.name} is not JSONL in UTF-8.",
+            given=f"{path.name} is {other[0]}, not JSONL in UTF-8.",
             needed='Prompts are read from one JSON object a line, such as {"prompt": "..."}, saved as UTF-8.',
-            fix="Convert the file.",
+            fix=other[1],
         )
-    return data
+    return data.removeprefix(_BOM)
+
+
+def _other_format(suffix: str, start: bytes) -> tuple[str, str] | None:
+    """What else a file is, by its name and its first bytes, and how to convert it; None for what may be JSONL."""
+    if start.startswith(_UTF16_MARKS) or b"\x00" in start:
+        return "text in UTF-16 or UTF-32", "Save it as UTF-8, in an editor or with iconv -f UTF-16 -t UTF-8."
+    if suffix in _TABLES:
+        how = f'pandas.{_TABLES[suffix]}.to_json("rows.jsonl", orient="records", lines=True, force_ascii=False)'
+        return f"a table ({suffix})", f"Convert it, with pandas for example: {how}."
+    return (f"packed ({suffix})", "Unpack it.") if suffix in _PACKED else None
 
 
 def read_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
@@ -58,7 +77,6 @@ def read_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
 
     With each goes where it stands: "tickets.jsonl:12" (the line), or "tickets.json[11]" (the place in an array).
     """
-    data = data.removeprefix(_BOM)
     first_line = data.lstrip().partition(b"\n")[0].strip()
     read = _whole_values if first_line.startswith(b"[") or first_line == b"{" else _line_values
     for source, value in read(data, faults):
@@ -70,12 +88,12 @@ def read_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
 
 
 def _line_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(BytesIO(data), start=1):  # which cuts at line feeds alone, and copies one line
         source = f"{faults.file_name}:{number}"
         if not line.strip():
             continue
         try:
-            yield source, _DECODER.decode(line.decode("utf-8"))
+            yield source, _DECODER.decode(line.decode("utf-8").removesuffix("\n"))
         except (ValueError, RecursionError) as error:
             _add_unreadable(error, source, faults)
 

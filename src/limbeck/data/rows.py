@@ -19,7 +19,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from limbeck.data.faults import Faults, named, shown
@@ -53,19 +54,20 @@ class Row:
     messages: tuple[Message, ...]
     reference: str | None
     source: str
-    content_hash: str
-    extra: Mapping[str, object]
+    extra: Mapping[str, object] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+
+    @cached_property
+    def content_hash(self) -> str:
+        return content_hash(self.messages)
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """All rows of a file; `sha256` is that of its bytes, `notes` are sentences for the user."""
+    """All rows of a file; `sha256` is that of its bytes after a byte-order mark, `notes` are sentences for the user."""
 
     rows: tuple[Row, ...]
-    path: Path
     sha256: str
-    num_references: int
     notes: tuple[str, ...]
 
 
@@ -92,9 +94,7 @@ def read_rows(path: Path | str, known: Faults | None = None) -> RowSet:
             needed="At least one prompt is needed.",
             fix='Write rows such as {"prompt": "..."} into it, one a line.',
         )
-    num_references = sum(row.reference is not None for row in rows)
-    notes = (*_form_notes(readers), *_notes(rows, num_references))
-    return RowSet(rows, path, hashlib.sha256(data).hexdigest(), num_references, notes)
+    return RowSet(rows, hashlib.sha256(data).hexdigest(), (*_form_notes(readers), *_notes(rows)))
 
 
 def content_hash(messages: Sequence[Message]) -> str:
@@ -103,9 +103,9 @@ def content_hash(messages: Sequence[Message]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _notes(rows: Sequence[Row], num_references: int) -> tuple[str, ...]:
+def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     notes: list[str] = []
-    if num_references:
+    if num_references := sum(row.reference is not None for row in rows):
         carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
         notes.append(f"{carry} a reference answer; only supervised training reads it.")
     num_repeated = len(rows) - len({row.content_hash for row in rows})
@@ -165,7 +165,7 @@ class _RowReader:
             return None
         extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
         reference, *others = next(iter(references.values()), (None,))
-        return Row(tuple(messages), reference, self._source, content_hash(messages), extra, tuple(filter(None, others)))
+        return Row(tuple(messages), reference, self._source, extra, tuple(filter(None, others)))
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
         self._faults.add(code, self._place, field, given, expected)

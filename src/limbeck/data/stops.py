@@ -32,9 +32,12 @@ def stop_ids(
     """
     notes: list[str] = []
     found = None if generation_config is None else generation_config.eos_token_id
-    if found is None:
+    configured = found is not None and found != []
+    if not configured:
         found = tokenizer.eos_token_id
     ids = list(dict.fromkeys(found if isinstance(found, (list, tuple)) else [] if found is None else [found]))
+    if ids and not configured:
+        notes.append(f"The model's configuration names no stop token; its tokenizer does: {_named(tokenizer, ids)}.")
     turn_end = probe_template(tokenizer, template, options).turn_end
     end_of_turn = _first_control_token(tokenizer, turn_end, ids)
     if end_of_turn is None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from limbeck.data.chat import Prompt, RenderedPrompts, tokenise
+from limbeck.data.chat import Prompt, tokenise
 from limbeck.data.faults import Faults, listing, named, places
 from limbeck.data.rows import Row, content_hash
 from limbeck.data.stops import StopSet
@@ -58,10 +58,8 @@ def rows_to_learn(
     for row in rows:
         for place, turn in enumerate(row.messages):
             if turn.role == "assistant" and place > 0:
-                before = row.messages[:place]
                 source = f"{row.source} turn {place + 1}"
-                given = {"reference": turn.content, "source": source, "content_hash": content_hash(before)}
-                learnt.append(replace(row, messages=before, **given))
+                learnt.append(replace(row, messages=row.messages[:place], reference=turn.content, source=source))
         learnt.append(row)
     return tuple(learnt)
 
@@ -76,9 +74,9 @@ def without_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> tuple[tupl
     return kept, (f"Left out, since their prompts are held out: {places(left_out)}.",) if left_out else ()
 
 
-def given_answers(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet) -> Targets:
-    """The references of rendered rows as targets. Raises DataError for an answer that a stop token cuts in two."""
-    targets = make_targets(rendered, tokenizer, stop, [False] * len(rendered.prompts))
+def given_answers(prompts: Sequence[Prompt], tokenizer: Tokenizer, stop: StopSet) -> Targets:
+    """The references of prompts as targets. Raises DataError for an answer that a stop token cuts in two."""
+    targets = make_targets(prompts, tokenizer, stop, [False] * len(prompts))
     cut = [prompt.source for prompt in targets.prompts if holds_stop(targets.answer_to(prompt), stop)]
     if cut:
         raise DataError(
@@ -90,13 +88,12 @@ def given_answers(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet
     return targets
 
 
-def make_targets(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet, cut_off: Sequence[bool]) -> Targets:
+def make_targets(prompts: Sequence[Prompt], tokenizer: Tokenizer, stop: StopSet, cut_off: Sequence[bool]) -> Targets:
     """Tokenises the reference of each prompt; one that is not cut off gets the stop token.
 
     The prompt's ids stay what they are. The answer's are those of the whole text where it begins with the prompt's
     ids, so that a blank between the two is cut as usual, and those of the answer alone elsewhere.
     """
-    prompts = rendered.prompts
     texts = [prompt.reference or "" for prompt in prompts]
     whole = tokenise([prompt.text + text for prompt, text in zip(prompts, texts, strict=True)], tokenizer)
     alone = tokenise(texts, tokenizer)
@@ -106,7 +103,7 @@ def make_targets(rendered: RenderedPrompts, tokenizer: Tokenizer, stop: StopSet,
         num = len(prompt.ids)
         answer = ids[num:] if ids[:num] == prompt.ids else own_ids
         answers[prompt.content_hash, prompt.occurrence] = answer if cut else (*answer, end)
-    return Targets(prompts, answers)
+    return Targets(tuple(prompts), answers)
 
 
 def holds_stop(answer: Sequence[int], stop: StopSet) -> bool:

@@ -37,20 +37,19 @@ __all__ = [
     "render",
 ]
 
+# What rendering raises when a template refuses a conversation or stumbles over it.
 RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What rendering raises when a template refuses a conversation or stumbles over it."""
 
+# Stands before a template that writes no start token, where the tokenizer begins each text with one.
 START = "{{ bos_token }}"
-"""Stands before a template that writes no start token, where the tokenizer begins each text with one."""
-
 _NO_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != ['user', 'assistant'][loop.index0] %}"
     "{{ raise_exception('without a template a prompt is one text, as it stands') }}{% endif %}"
     "{{ message['content'] }}{% endfor %}"
 )
 
+# Variables for a template, by the recipe.
 Options = Mapping[str, Any]
-"""Variables for a template, by the recipe."""
 
 _USER = Message("user", "QZUSERQZ")
 _ANSWER = Message("assistant", "QZANSWERQZ")

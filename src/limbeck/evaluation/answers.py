@@ -81,7 +81,8 @@ def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device
         "weights": weights_hash(model.module),
         "dtype": side.dtype,
         "template": template.sha256,
-        "prompts": sha256("\0".join(prompt.text for prompt in side.prompts).encode("utf-8", "replace")).hexdigest(),
+        # by their ids, which another tokenizer under the same name changes
+        "prompts": sha256("\0".join(prompt.content_hash for prompt in side.prompts).encode("ascii")).hexdigest(),
         "stop_ids": list(stop.ids),
         "num_real": side.num_real,
     }

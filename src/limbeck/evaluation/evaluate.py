@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from limbeck.data.chat import prompts_hash
+from limbeck.data.chat import key_of, prompts_hash
 from limbeck.data.faults import Faults
 from limbeck.data.rows import Row, read_rows
 from limbeck.data.split import split_held_out
@@ -60,7 +60,7 @@ class _Question:
 
 
 def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log, overrides: Sequence[str] = ()) -> Evaluation:
-    """Teacher against student on the recipe's held-out prompts; `overrides` are those that the recipe was loaded with."""
+    """Teacher against student on the recipe's held-out prompts; `overrides` are those that it was loaded with."""
     recipe = loaded.recipe
     if recipe.teacher is None:
         raise Refusal(
@@ -246,7 +246,12 @@ def _grade(evaluation: Evaluation, measure: Measure | None, sides: Sequence[Side
         else {(row["key"], row["sample"]): row["answer"] for row in evaluation.read_answers(teacher)}
     )
     for side in sides:
-        rows = evaluation.read_answers(side.alias)
+        about = {
+            key_of(prompt): {"source": prompt.source, "reference": prompt.reference, "labels": labels_of(prompt)}
+            for prompt in side.prompts
+        }
+        # an answer of before stands, what its row says beside it may have changed
+        rows = [{**row, **about[row["key"]]} for row in evaluation.read_answers(side.alias)]
         known = None if side.alias == teacher else texts
         graded = (
             [{**row, "grade": None, "grade_reason": row["failure"]} for row in rows]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.data.chat import key_of
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.errors import DataError
 from limbeck.evaluation.answers import Log, load_side
 from limbeck.evaluation.behind_api import hosted_settings, hosted_teacher
@@ -24,8 +24,7 @@ from limbeck.recipe.evaluating import Evaluating, option_refused
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import choose_method
 from limbeck.runs.evaluations import Evaluation
-from limbeck.teachers.hosted import HostedWriter
-from limbeck.teachers.writer import LocalWriter, Writer
+from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
 from limbeck.training.material import num_positions
 
 __all__ = ["Judge", "find_judge", "judge_pairs"]
@@ -54,7 +53,7 @@ def find_judge(options: Evaluating, workspace: Path, given: Mapping[str, Any], n
         raise option_refused("One model is to be judged", "Name another to compare it with, or a grader instead.")
     rubric, ref = read_rubric(options.rubric), parse_ref(options.judge, workspace=workspace)
     messages = (Message("user", "Which answer is better?"),)
-    row = Row(messages, None, "the judge", content_hash(messages), {})
+    row = Row(messages, None, "the judge")
     named = Named(ALIAS, "model", ref, hosted=hosted_settings(ref, ALIAS, options, given))
     (side,) = all_sides([named], [row], max_tokens=options.judge_tokens)
     return Judge(side, rubric, options.judge_tokens, slots)

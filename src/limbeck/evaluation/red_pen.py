@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.data.targets import make_targets
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.marking import mark_answers, nearest_beta
@@ -27,7 +27,7 @@ from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.runs.marks import Continued, MarkSheet
-from limbeck.runs.store import find_run
+from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
 
@@ -55,7 +55,7 @@ def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe
                 needed="Both models are read here, token by token.",
                 fix="Name models whose weights this machine can hold: a hub id, a folder, a .gguf file or run:NAME.",
             ) from None
-    run = find_run(name, workspace)
+    run = Run.find(workspace, name)
     known = load_recipe(run.recipe_path, [], {}).recipe
     if teacher is None and known.teacher is None:
         raise Refusal(
@@ -97,12 +97,14 @@ def mark_prompt(
     assert pair.teacher_ref is not None, "a recipe that scores has a teacher"
     recipe = recipe.model_copy(update={"max_prompt_tokens": NO_LIMIT})
     messages = (Message("user", prompt),)
-    row = Row(messages, answer, "the prompt", content_hash(messages), {})
+    row = Row(messages, answer, "the prompt")
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
-    targets = None if answer is None else make_targets(rendered, pair.tokenizer, pair.stop, [False]).answer_to(asked)
+    targets = None if answer is None else make_targets([asked], pair.tokenizer, pair.stop, [False]).answer_to(asked)
+    longest = max_tokens if targets is None else len(targets)
+    if continue_from is not None:
+        longest = max(longest, continue_from + max_tokens)
     for ref in (pair.student_ref, pair.teacher_ref):
-        longest = max_tokens if targets is None else len(targets)
         refuse_too_long(ref.text, num_positions(ref), len(asked.ids), longest)
     device = torch.device(use_machine(recipe.device).device)
     student, teacher = (_load(ref, pair, device) for ref in (pair.student_ref, pair.teacher_ref))

@@ -16,9 +16,10 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from limbeck.data.chat import Prompt, StopSet, Template, choose_template, pad_id, render_prompts, stop_ids
+from limbeck.data.chat import Prompt, render_prompts
 from limbeck.data.rows import Row
-from limbeck.data.templates import START
+from limbeck.data.stops import StopSet, pad_id, stop_ids
+from limbeck.data.templates import START, Template, choose_template
 from limbeck.errors import ModelError, Refusal, VocabularyMismatch
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
 from limbeck.models.refs import ModelRef
@@ -82,8 +83,8 @@ def ask_once(rows: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     for same in by_content.values():
         texts = [() if row.reference is None else (row.reference, *row.others) for row in same]
         num_unlike += len(set(texts)) > 1
-        first, *others = dict.fromkeys(text for each in texts for text in each) or [None]
-        merged.append(replace(same[0], reference=first, others=tuple(others)))
+        known = list(dict.fromkeys(text for each in texts for text in each))
+        merged.append(replace(same[0], reference=known[0] if known else None, others=tuple(known[1:])))
     notes: list[str] = []
     if len(merged) < len(rows):
         notes.append(f"{len(rows) - len(merged)} of {len(rows)} rows repeat the prompt of another: each is asked once.")

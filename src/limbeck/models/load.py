@@ -6,7 +6,7 @@ Shapes  B = sequences, T = positions, N = completion positions of all sequences,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +47,8 @@ __all__ = [
     "load_generation_config",
     "load_model",
     "load_tokenizer",
+    "positions_of",
+    "put_weights",
     "without_progress_bars",
 ]
 
@@ -96,12 +98,6 @@ class LanguageModel:
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
-    @property
-    def embedding_rows(self) -> int:
-        embedding = self.module.get_input_embeddings()
-        assert isinstance(embedding, nn.Embedding)
-        return embedding.num_embeddings
-
     def with_vocabulary(self, num_real: int) -> LanguageModel:
         """The same model with its logits cut to the first `num_real` ids."""
         return replace(self, head=replace(self.head, num_real=num_real))
@@ -125,6 +121,14 @@ class LanguageModel:
             use_cache=cache is not None,
         )
         return outputs.last_hidden_state
+
+    @torch.no_grad()
+    def on_few_tokens(self) -> tuple[Tensor, Tensor]:
+        """Hidden states [N, H] and the architecture's own logits [N, V] of a few tokens, to compare models by."""
+        ids_BT = torch.arange(1, 9, device=self.device).remainder(self.head.num_real).unsqueeze(0)
+        positions_BT, mask_BT = torch.arange(8, device=self.device).unsqueeze(0), torch.ones_like(ids_BT)
+        own = self.module(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT)
+        return self.hidden(ids_BT, positions_BT, mask_BT)[0], own.logits[0]
 
     def completion_hidden(self, batch: TokenBatch) -> Tensor:
         """Hidden states [N, H] of the positions that predict the completion tokens of `batch`, row after row."""
@@ -172,15 +176,13 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     if ref.kind == "hub" and find_adapter_config_file(source, revision=ref.revision) is not None:
         raise adapter_alone(ref.text)
     module = _read_weights(ref, dtype).eval()
-    if ref.weights is not None:
-        _put_weights(module, ref)
     nn.Module.to(module, device)
     move_together(module)
     for parameter in module.parameters():
         parameter.requires_grad_(trainable)
     output = module.get_output_embeddings()
     assert isinstance(output, nn.Module)
-    num_rows = int(output.get_parameter("weight").shape[0])
+    num_rows = output.get_parameter("weight").shape[0]
     head = head_of(output, num_real=num_rows, **logit_transform(config))
     model = LanguageModel(ref, module, tokenizer, load_generation_config(ref), head)
     _check_head(model)
@@ -189,18 +191,15 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
 
 def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
     source, options = _source(ref)
-    try:
-        with without_progress_bars():
-            module, report = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                trust_remote_code=False,
-                use_safetensors=True if ref.kind != "gguf" else None,
-                output_loading_info=True,
-                **options,
-            )
-    except UNREADABLE as error:
-        raise _unreadable(ref, "weights", error) from error
+    with _reading(ref, "weights"), without_progress_bars():
+        module, report = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            trust_remote_code=False,
+            use_safetensors=True if ref.kind != "gguf" else None,
+            output_loading_info=True,
+            **options,
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelError(
@@ -209,23 +208,25 @@ def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
             needed="A missing tensor would be filled with random numbers.",
             fix="Download or save the model again.",
         )
+    if ref.weights is not None and (differing := put_weights(load_file(ref.weights), dict(module.named_parameters()))):
+        raise ModelError(
+            "model.checkpoint-other",
+            given=f"{ref.text} and the model differ in {len(differing)} weights, the first is {differing[0]}.",
+            needed="A checkpoint that serves as a model holds every weight of it.",
+            fix="Name the run without a step once it is done.",
+        )
     return module
 
 
 @torch.no_grad()
-def _put_weights(module: PreTrainedModel, ref: ModelRef) -> None:
-    """The tensors of a checkpoint in place of the model's own."""
-    assert ref.weights is not None
-    stored, own = load_file(ref.weights), dict(module.named_parameters())
-    if stored.keys() != own.keys():
-        raise ModelError(
-            "model.checkpoint-other",
-            given=f"{ref.text} holds {len(stored)} tensors, and the model has {len(own)} of other names.",
-            needed="A checkpoint that serves as a model holds every weight of it.",
-            fix="Name the run without a step once it is done.",
-        )
-    for name, tensor in stored.items():
-        own[name].copy_(tensor)
+def put_weights(stored: Mapping[str, Tensor], own: Mapping[str, nn.Parameter]) -> list[str]:
+    """Copy tensors into the parameters of their names, all or none; the names that differ in presence or shape."""
+    shapes, own_shapes = ({name: tuple(each.shape) for name, each in side.items()} for side in (stored, own))
+    differing = sorted(name for name in shapes | own_shapes if shapes.get(name) != own_shapes.get(name))
+    if not differing:
+        for name, parameter in own.items():
+            parameter.copy_(stored[name])
+    return differing
 
 
 @contextmanager
@@ -240,29 +241,50 @@ def without_progress_bars() -> Generator[None]:
             transformers_logging.enable_progress_bar()
 
 
+@contextmanager
+def _reading(ref: ModelRef, what: str) -> Generator[None]:
+    """What a library says of files that it cannot use, as an error of the model."""
+    try:
+        yield
+    except (ModelError, Refusal):
+        raise
+    except UNREADABLE as error:
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"model.{what.replace(' ', '-')}-unreadable",
+            given=f"The {what} of {ref.text} could not be read: {reason[0] if reason else type(error).__name__}",
+            needed="Limbeck reads safetensors (never pickled weights), config.json and a tokenizer, or a GGUF file.",
+            fix="Check the name and that the download is complete; a .bin model can be saved again as safetensors.",
+        ) from error
+
+
 def load_config(ref: ModelRef) -> PretrainedConfig:
     """The model's configuration, without its weights."""
     source, options = _source(ref)
-    try:
-        if ref.kind in ("folder", "run"):
-            _refuse_own_code(ref, Path(source))
+    with _reading(ref, "configuration"):
+        if ref.kind in ("folder", "run"):  # before anything can import the Python files that these may point at
+            for path in (Path(source, "config.json"), Path(source, "tokenizer_config.json")):
+                _refuse_own_code(ref, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-    except Refusal:
-        raise
-    except UNREADABLE as error:
-        raise _unreadable(ref, "configuration", error) from error
-    if "auto_map" in config.to_dict():
-        raise _own_code(ref)
+    _refuse_own_code(ref, config.to_dict())
     return config
+
+
+def _refuse_own_code(ref: ModelRef, settings: Mapping[str, Any]) -> None:
+    if "auto_map" in settings:
+        raise Refusal(
+            "model.own-code",
+            given=f"{ref.text} asks for Python code of its own (auto_map in its configuration).",
+            needed="Code that comes with weights would run with your rights, so Limbeck never runs it.",
+            fix="Use a version of the model that transformers supports by itself.",
+        )
 
 
 def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer as it is saved: nothing is added, no side is changed."""
     source, options = _source(ref)
-    try:
+    with _reading(ref, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
-    except UNREADABLE as error:
-        raise _unreadable(ref, "tokenizer", error) from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
 
@@ -270,7 +292,7 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
 def load_generation_config(ref: ModelRef) -> GenerationConfig:
     """The model's generation config, of which only the stop and pad ids are ever read."""
     source, options = _source(ref)
-    try:
+    with _reading(ref, "generation config"):
         missing = ref.kind == "gguf" or (
             cached_file(source, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **options) is None
         )
@@ -278,8 +300,6 @@ def load_generation_config(ref: ModelRef) -> GenerationConfig:
         if missing:
             return GenerationConfig.from_model_config(load_config(ref))
         return GenerationConfig.from_pretrained(source, **options)
-    except UNREADABLE as error:
-        raise _unreadable(ref, "generation config", error) from error
 
 
 def _source(ref: ModelRef) -> tuple[str, dict[str, Any]]:
@@ -301,42 +321,16 @@ def _source(ref: ModelRef) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _refuse_own_code(ref: ModelRef, folder: Path) -> None:
-    """Refuse a folder whose configuration points at Python files, before anything can import them."""
-    for name in ("config.json", "tokenizer_config.json"):
-        path = folder / name
-        if path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8")):
-            raise _own_code(ref)
-
-
-def _own_code(ref: ModelRef) -> Refusal:
-    return Refusal(
-        "model.own-code",
-        given=f"{ref.text} asks for Python code of its own (auto_map in its configuration).",
-        needed="Code that comes with weights would run with your rights, so Limbeck never runs it.",
-        fix="Use a version of the model that transformers supports by itself.",
-    )
-
-
-def _unreadable(ref: ModelRef, what: str, error: Exception) -> ModelError:
-    reason = str(error).strip().splitlines()
-    return ModelError(
-        f"model.{what.replace(' ', '-')}-unreadable",
-        given=f"The {what} of {ref.text} could not be read: {reason[0] if reason else type(error).__name__}",
-        needed="Limbeck reads safetensors weights (never pickled ones), config.json and a tokenizer, or a GGUF file.",
-        fix="Check the name and that the download is complete; a .bin model can be saved again as safetensors.",
-    )
-
-
 def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
     """What an architecture does to its logits after the head: a factor and a soft cap."""
     settings = config.get_text_config().to_dict()
-    scale = 1.0
-    if settings.get("logits_scaling"):  # Granite divides
-        scale = 1.0 / settings["logits_scaling"]
-    elif settings.get("logit_scale"):  # Cohere multiplies
-        scale = settings["logit_scale"]
-    return {"scale": scale, "softcap": settings.get("final_logit_softcapping")}
+    divisor, factor = settings.get("logits_scaling"), settings.get("logit_scale")  # those of Granite and of Cohere
+    return {"scale": (factor or 1.0) / (divisor or 1.0), "softcap": settings.get("final_logit_softcapping")}
+
+
+def positions_of(config: PretrainedConfig) -> int | None:
+    """How many positions a model has, whatever its architecture calls them (GPT-2: n_positions); None if no limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def checkpoint_activations(model: LanguageModel) -> None:
@@ -365,15 +359,11 @@ def _checkpointed(forward: Callable[..., Any], *args: Any, **options: Any) -> An
     return checkpoint(forward, *args, use_reentrant=False, **options)
 
 
-@torch.no_grad()
 def _check_head(model: LanguageModel) -> None:
     """Compare head(hidden) with the architecture's own logits on a few tokens."""
-    ids_BT = torch.arange(1, 9, device=model.device).remainder(model.embedding_rows).unsqueeze(0)
-    positions_BT = torch.arange(8, device=model.device).unsqueeze(0)
-    mask_BT = torch.ones_like(ids_BT)
-    own_NV = model.module(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT).logits[0].float()
-    ours_NV = model.head.logits(model.hidden(ids_BT, positions_BT, mask_BT)[0]).float()
-    own_NV = own_NV[:, : ours_NV.shape[1]]
+    hidden_NH, own_NV = model.on_few_tokens()
+    ours_NV = model.head.logits(hidden_NH).float()
+    own_NV = own_NV[:, : ours_NV.shape[1]].float()
     largest = own_NV.abs().max().clamp(min=1.0)
     # bf16 weights give bf16 logits on their own path and float32 logits on ours
     tolerance = HEAD_TOLERANCE if model.dtype in (torch.float32, torch.float64) else 2e-2

@@ -48,8 +48,8 @@ def parse_ref(text: str, *, workspace: Path) -> ModelRef:
     if text == "previous":
         raise ModelError(
             "model.no-previous",
-            given="The student is previous, and no stage comes before this recipe.",
-            needed="previous is the run of the recipe before it, in one command.",
+            given="The student is previous, and no stage in its workspace comes before this recipe.",
+            needed="previous is the run of the recipe before it, in one command and one workspace.",
             fix="Write limbeck train FIRST.yaml SECOND.yaml, or name the run: student: run:NAME.",
         )
     schemed = _SCHEMED.fullmatch(text)

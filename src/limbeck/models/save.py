@@ -12,22 +12,18 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from limbeck.errors import Diverged
 from limbeck.models.load import LanguageModel, without_progress_bars
 
-__all__ = ["refuse_non_finite", "save_model", "unfinished", "weights_hash", "write_manner"]
+__all__ = ["save_model", "unfinished", "weights_hash", "write_manner"]
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
     """Write safetensors in the model's own dtype (declared in its config), tokenizer, template and generation config.
 
     The generation config holds the run's stop and pad ids and nothing else: what the base model's authors liked to
-    sample with is not what this model was trained with. Rows of the embedding are never added or cut.
-
-    Raises:
-        Diverged: a weight is not finite; nothing is written.
+    sample with is not what this model was trained with. Rows of the embedding are never added or cut. The model in
+    memory takes on what is written.
     """
-    refuse_non_finite(model.module)
     model.module.config.dtype = model.dtype
     with unfinished(folder) as beside:
         write_manner(model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id)
@@ -39,39 +35,24 @@ def write_manner(
     model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int
 ) -> None:
     """Write how a model is asked and where it ends: tokenizer, template and a generation config of the run's ids."""
-    model.module.generation_config = GenerationConfig(
-        bos_token_id=model.tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
+    module, tokenizer = model.module, model.tokenizer
+    module.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
     )
-    model.module.generation_config.save_pretrained(folder)
-    own_template = model.tokenizer.chat_template
-    model.tokenizer.chat_template = chat_template
-    try:
-        model.tokenizer.save_pretrained(folder)
-    finally:
-        model.tokenizer.chat_template = own_template
+    module.generation_config.save_pretrained(folder)
+    tokenizer.chat_template = chat_template
+    tokenizer.save_pretrained(folder)
 
 
 @contextmanager
 def unfinished(folder: Path) -> Generator[Path]:
-    """A folder beside, renamed when the block is done: a folder of that name is a finished model, the latest one."""
+    """A folder beside, renamed when the block is done: a folder of that name is finished, and the latest one."""
     beside = folder.with_name(f".{folder.name}-unfinished")
     shutil.rmtree(beside, ignore_errors=True)
     yield beside
     if folder.exists():
         shutil.rmtree(folder)
     beside.rename(folder)
-
-
-def refuse_non_finite(module: nn.Module) -> None:
-    """Raises Diverged if a weight is not a number or infinite."""
-    for name, parameter in module.named_parameters():
-        if not torch.isfinite(parameter).all():
-            raise Diverged(
-                "model.not-finite",
-                given=f"{name} of the trained student holds numbers that are not finite.",
-                needed="Such a model cannot answer.",
-                fix="Use the last checkpoint of the run, and lower the learning rate.",
-            )
 
 
 def weights_hash(module: nn.Module) -> str:

@@ -8,7 +8,7 @@ cut to it before the softmax.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -17,12 +17,12 @@ from limbeck.errors import VocabularyMismatch
 
 __all__ = ["VocabularyComparison", "compare_vocabularies"]
 
-_NUM_DIFFERENCES = 5
-_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+NUM_SHOWN = 5
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 # One text for each thing that tokenizers do differently with the same tokens: case, digits, blanks and line ends,
 # composed and decomposed accents, scripts without blanks, joined emoji, repetition.
-_PROBES = (
+PROBES = (
     "The quick brown FOX can't jump.",
     "1234567890 12,345.67 2024-02-29",
     "  two  blanks\tTab\n\nnew line\r\n end  ",
@@ -63,12 +63,23 @@ def compare_vocabularies(
     on-policy training passes ids, never text, between the models. Raises VocabularyMismatch when some id names
     different tokens, or none is shared.
     """
-    names = (student_name, teacher_name)
     student, teacher = _tokens_by_id(student_tokenizer), _tokens_by_id(teacher_tokenizer)
     both = student.keys() & teacher.keys()
-    different = sorted(token_id for token_id in both if student[token_id] != teacher[token_id])
+    different = [
+        f"{token_id} is {student[token_id]!r} and {teacher[token_id]!r}"
+        for token_id in sorted(both)
+        if student[token_id] != teacher[token_id]
+    ]
     if different or not both:
-        raise _mismatch(names, student, teacher, different)
+        raise VocabularyMismatch(
+            "vocabulary.mismatch",
+            given=f"{student_name} ({len(student)} tokens) and {teacher_name} ({len(teacher)} tokens) do not split "
+            "text alike: "
+            + (f"these ids name different tokens: {_first(different)}." if different else "no id is defined by both."),
+            needed="On-policy distillation compares the two distributions id by id, so each id must name the same "
+            "token in both models; equal sizes are not enough.",
+            fix="Choose a teacher of the student's family.",
+        )
     num_shared = min(max(both) + 1, student_rows, teacher_rows)
     notes: list[str] = []
     if (student_rows, teacher_rows) != (num_shared, num_shared):
@@ -76,9 +87,13 @@ def compare_vocabularies(
             f"The output layers have {student_rows} rows ({student_name}) and {teacher_rows} rows ({teacher_name}); "
             f"both are cut to the {num_shared} ids that both models know."
         )
-    notes.extend(_one_sided_notes(names, student, teacher))
-    notes.extend(_role_notes(names, student_tokenizer, teacher_tokenizer))
-    notes.extend(_splitting_notes(names, student_tokenizer, teacher_tokenizer))
+    for name, own, other in ((student_name, student, teacher), (teacher_name, teacher, student)):
+        if alone := [f"{token_id} {own[token_id]!r}" for token_id in sorted(own.keys() - other.keys())]:
+            notes.append(
+                f"{name} alone defines {len(alone)} of its ids ({_first(alone)}); those past the shared ones "
+                "never train."
+            )
+    notes.extend(_splitting_notes((student_name, teacher_name), (student_tokenizer, teacher_tokenizer)))
     return VocabularyComparison(num_shared, student_rows, teacher_rows, len(student), len(teacher), tuple(notes))
 
 
@@ -89,54 +104,26 @@ def _tokens_by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return {token_id: token for token_id, token in tokens.items() if token != f"[PAD{token_id}]"}
 
 
-def _mismatch(
-    names: tuple[str, str], student: dict[int, str], teacher: dict[int, str], different: list[int]
-) -> VocabularyMismatch:
-    listed = [f"{token_id} is {student[token_id]!r} and {teacher[token_id]!r}" for token_id in different]
-    more = len(listed) - _NUM_DIFFERENCES
-    reason = f"these ids name different tokens: {', '.join(listed[:_NUM_DIFFERENCES])}"
-    reason += f" and {more} more" if more > 0 else ""
-    return VocabularyMismatch(
-        "vocabulary.mismatch",
-        given=f"{names[0]} ({len(student)} tokens) and {names[1]} ({len(teacher)} tokens) do not split text alike: "
-        f"{reason if different else 'no id is defined by both'}.",
-        needed="On-policy distillation compares the two distributions id by id, so each id must name the same token "
-        "in both models; equal sizes are not enough.",
-        fix="Choose a teacher of the student's family.",
-    )
-
-
-def _one_sided_notes(names: tuple[str, str], student: dict[int, str], teacher: dict[int, str]) -> Iterator[str]:
-    for name, own, other in ((names[0], student, teacher), (names[1], teacher, student)):
-        alone = [f"{token_id} {own[token_id]!r}" for token_id in sorted(own.keys() - other.keys())]
-        if alone:
-            listed = ", ".join(alone[:_NUM_DIFFERENCES])
-            yield f"{name} alone defines {len(alone)} of its ids ({listed}); those past the shared ones never train."
-
-
-def _role_notes(
-    names: tuple[str, str], student_tokenizer: PreTrainedTokenizerBase, teacher_tokenizer: PreTrainedTokenizerBase
-) -> Iterator[str]:
-    for role in _ROLES:
-        ours, theirs = (tokenizer.special_tokens_map.get(role) for tokenizer in (student_tokenizer, teacher_tokenizer))
-        if ours != theirs:
-            yield (
-                f"{role} is {ours or 'no token'} in {names[0]} and {theirs or 'no token'} in {names[1]}; both read "
-                "prompts as the chosen template writes them."
-            )
+def _first(listed: Sequence[str]) -> str:
+    more = len(listed) - NUM_SHOWN
+    return ", ".join(listed[:NUM_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _splitting_notes(
-    names: tuple[str, str], student_tokenizer: PreTrainedTokenizerBase, teacher_tokenizer: PreTrainedTokenizerBase
+    names: tuple[str, str], tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 ) -> Iterator[str]:
-    """Equal tokens, but other merges, blanks or normalisation: the same text then has other ids."""
-    ours, theirs = (
-        tokenizer(list(_PROBES), add_special_tokens=False)["input_ids"]
-        for tokenizer in (student_tokenizer, teacher_tokenizer)
-    )
-    cut_otherwise = [text for text, mine, other in zip(_PROBES, ours, theirs, strict=True) if mine != other]
+    """Equal tokens, but other roles, or other merges, blanks or normalisation: the same text then has other ids."""
+    for role in ROLES:
+        ours, theirs = (tokenizer.special_tokens_map.get(role) or "no token" for tokenizer in tokenizers)
+        if ours != theirs:
+            yield (
+                f"{role} is {ours} in {names[0]} and {theirs} in {names[1]}; both read prompts as the chosen template "
+                "writes them."
+            )
+    cut = [tokenizer(list(PROBES), add_special_tokens=False)["input_ids"] for tokenizer in tokenizers]
+    cut_otherwise = [text for text, ours, theirs in zip(PROBES, *cut, strict=True) if ours != theirs]
     if cut_otherwise:
         yield (
-            f"{names[0]} and {names[1]} have the same tokens but cut {len(cut_otherwise)} of {len(_PROBES)} sample "
+            f"{names[0]} and {names[1]} have the same tokens but cut {len(cut_otherwise)} of {len(PROBES)} sample "
             f"texts differently, such as {cut_otherwise[0]!r}; the teacher reads the student's cut."
         )

@@ -25,6 +25,7 @@ from limbeck.objectives.objective import Objective, Scale
 __all__ = [
     "Objective",
     "Scale",
+    "as_function_of",
     "attach_gradient",
     "compute_dtype",
     "divergence",
@@ -98,7 +99,7 @@ def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
 def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """The objective of each token: logits [..., V] to nats [...], with a gradient to the student alone."""
     _require_same_shape(student_logits, teacher_logits)
-    leading, num_vocabulary = student_logits.shape[:-1], student_logits.shape[-1]
+    num_vocabulary = student_logits.shape[-1]
     want_gradient = torch.is_grad_enabled() and student_logits.requires_grad
     value_N, gradient_NV = value_and_gradient(
         objective,
@@ -106,10 +107,7 @@ def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tenso
         teacher_logits.detach().reshape(-1, num_vocabulary),
         want_gradient,
     )
-    value = value_N.reshape(leading)
-    if gradient_NV is None:
-        return value
-    return attach_gradient(value, (student_logits, gradient_NV.reshape(student_logits.shape)))
+    return as_function_of(student_logits, value_N, gradient_NV)
 
 
 @torch.no_grad()
@@ -134,13 +132,14 @@ def value_and_gradient(
         gradient_NV = torch.empty_like(student_logits_NV, dtype=dtype) if out_NV is None else out_NV
     for rows in _row_blocks(student_logits_NV):
         sides = (student_logits_NV[rows].to(dtype), teacher_logits_NV[rows].to(dtype))
-        plain = None if observe is None else _log_softmax(sides, 1.0)
-        if observe is not None and plain is not None:
-            observe(rows, *(_floored(logp_NV) for logp_NV in plain))
-        if _is_on_cpu(value_N):
-            same = plain is not None and objective.temperature == 1
-            tempered = plain if same else _log_softmax(sides, objective.temperature)
-            value_N[rows], block_NV = _directly_where_far(objective, sides, tempered, want_gradient)
+        logps = None
+        if observe is not None:
+            logps = _log_softmax(sides, 1.0)
+            observe(rows, *(_floored(logp_NV) for logp_NV in logps))
+        if value_N.is_cpu:
+            if logps is None or objective.temperature != 1:
+                logps = _log_softmax(sides, objective.temperature)
+            value_N[rows], block_NV = _directly_where_far(objective, sides, logps, want_gradient)
         else:  # choosing rows would make the device wait
             value_N[rows], block_NV = precise_value_and_gradient(objective, *sides, want_gradient)
         if gradient_NV is not None and block_NV is not None:
@@ -176,13 +175,9 @@ def _log_softmax(sides: tuple[Tensor, Tensor], temperature: float) -> tuple[Tens
 
 
 def _floored(logp_NV: Tensor) -> Tensor:
-    if _is_on_cpu(logp_NV) and logp_NV.amin() >= -FLOOR_NATS:
+    if logp_NV.is_cpu and logp_NV.amin() >= -FLOOR_NATS:
         return logp_NV
     return logp_NV.clamp(min=-FLOOR_NATS)
-
-
-def _is_on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
 
 
 class _AttachGradient(torch.autograd.Function):
@@ -203,7 +198,7 @@ class _AttachGradient(torch.autograd.Function):
                 fix="Call backward without create_graph.",
             )
         (grad_value,) = grad_outputs
-        if _is_on_cpu(grad_value) and grad_value.ndim == 0 and grad_value == 1:
+        if grad_value.is_cpu and grad_value.ndim == 0 and grad_value == 1:
             return (None, None, *ctx.saved_tensors)  # as in loss.backward(); a head's gradient is not copied for it
         # Autograd casts each result to the type of its input.
         return (None, None, *(gradient * grad_value.unsqueeze(-1) for gradient in ctx.saved_tensors))
@@ -214,11 +209,19 @@ def attach_gradient(value: Tensor, *pairs: tuple[Tensor, Tensor]) -> Tensor:
     return _AttachGradient.apply(value, tuple(gradient for _, gradient in pairs), *(tensor for tensor, _ in pairs))
 
 
+def as_function_of(student_logits: Tensor, value_N: Tensor, gradient_NV: Tensor | None) -> Tensor:
+    """The values [N] in the shape [...] of the logits [..., V], with the gradient that was written down, if one was."""
+    value = value_N.reshape(student_logits.shape[:-1])
+    if gradient_NV is None:
+        return value
+    return attach_gradient(value, (student_logits, gradient_NV.reshape(student_logits.shape)))
+
+
 def _row_blocks(logits_NV: Tensor) -> Iterator[slice]:
     """Slices over the rows: small ones on a CPU, where temporaries should stay in cache, one elsewhere."""
     num_rows, num_vocabulary = logits_NV.shape
     step = max(1, num_rows)
-    if _is_on_cpu(logits_NV):
+    if logits_NV.is_cpu:
         num_threads = torch.get_num_threads()
         elements = CPU_BLOCK_ELEMENTS if num_threads == 1 else CPU_BLOCK_ELEMENTS_THREADED * num_threads
         step = max(1, elements // num_vocabulary)

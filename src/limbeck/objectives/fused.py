@@ -112,42 +112,6 @@ def default_chunk_tokens(num_vocabulary: int, dtype: torch.dtype) -> int:
     return max(1, min(MAX_CHUNK_TOKENS, CHUNK_BUFFER_BYTES // (num_vocabulary * dtype.itemsize)))
 
 
-@torch.no_grad()
-def _compute(
-    sides: tuple[Tensor, Head, Tensor, Head],
-    weights_N: Tensor,
-    objective: Objective,
-    token_ids_N: Tensor | None,
-    chunk_tokens: int,
-    gradients: _Gradients,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Divergence of each token and its readings (empty without token ids); fills in the gradients."""
-    student_hidden_NH, student_head, teacher_hidden_NH, teacher_head = sides
-    student_head, teacher_head = student_head.widened(weights_N.dtype), teacher_head.widened(weights_N.dtype)
-    num_tokens, device, dtype = student_hidden_NH.shape[0], student_hidden_NH.device, weights_N.dtype
-    divergence_N = torch.empty(num_tokens, dtype=dtype, device=device)
-    kinds = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
-    readings = tuple(torch.empty(num_tokens, dtype=kind, device=device) for kind in kinds)
-    for start in range(0, num_tokens, chunk_tokens):
-        chunk = slice(start, min(start + chunk_tokens, num_tokens))
-        student_NV = student_head.logits(student_hidden_NH[chunk]).to(dtype)
-        teacher_NV = teacher_head.logits(teacher_hidden_NH[chunk]).to(dtype)
-        observe = None
-        if token_ids_N is not None:
-            observe = partial(_read, token_ids_N[chunk], tuple(reading[chunk] for reading in readings))
-        # The teacher's logits are needed no more, so the gradient takes their place.
-        divergence_N[chunk], gradient_NV = value_and_gradient(
-            objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
-        )
-        if gradient_NV is not None:
-            if student_head.softcap is not None:
-                gradient_NV.mul_(student_NV.div_(student_head.softcap).square_().neg_().add_(1))
-            if student_head.scale != 1:
-                gradient_NV.mul_(student_head.scale)
-            gradients.add(chunk, gradient_NV, weights_N[chunk], student_hidden_NH[chunk].to(dtype), student_head)
-    return divergence_N, readings
-
-
 def _fused(
     student_hidden_NH: Tensor,
     student_head: Head,
@@ -158,18 +122,35 @@ def _fused(
     token_ids_N: Tensor | None,
     chunk_tokens: int | None,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The sum, the divergence of each token, and the readings after it (none without token ids)."""
     _require_fit(student_hidden_NH, student_head, teacher_hidden_NH, teacher_head, weights_N, chunk_tokens)
     dtype = compute_dtype(student_hidden_NH, student_head.weight_VH, teacher_hidden_NH, teacher_head.weight_VH)
     weights_N = weights_N.detach().to(dtype)
     gradients = _Gradients.for_inputs(student_hidden_NH, student_head, dtype)
-    divergence_N, readings = _compute(
-        (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head),
-        weights_N,
-        objective,
-        token_ids_N,
-        chunk_tokens or default_chunk_tokens(student_head.num_real, dtype),
-        gradients,
-    )
+    num_tokens, device = student_hidden_NH.shape[0], student_hidden_NH.device
+    divergence_N = torch.empty(num_tokens, dtype=dtype, device=device)
+    kinds = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
+    readings = tuple(torch.empty(num_tokens, dtype=kind, device=device) for kind in kinds)
+    step = chunk_tokens or default_chunk_tokens(student_head.num_real, dtype)
+    with torch.no_grad():
+        head, wide_teacher_head = student_head.widened(dtype), teacher_head.widened(dtype)
+        for start in range(0, num_tokens, step):
+            chunk = slice(start, min(start + step, num_tokens))
+            student_NV = head.logits(student_hidden_NH[chunk]).to(dtype)
+            teacher_NV = wide_teacher_head.logits(teacher_hidden_NH[chunk]).to(dtype)
+            observe = None
+            if token_ids_N is not None:
+                observe = partial(_read, token_ids_N[chunk], tuple(reading[chunk] for reading in readings))
+            # The teacher's logits are needed no more, so the gradient takes their place.
+            divergence_N[chunk], gradient_NV = value_and_gradient(
+                objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
+            )
+            if gradient_NV is not None:
+                if head.softcap is not None:
+                    gradient_NV.mul_(student_NV.div_(head.softcap).square_().neg_().add_(1))
+                if head.scale != 1:
+                    gradient_NV.mul_(head.scale)
+                gradients.add(chunk, gradient_NV, weights_N[chunk], student_hidden_NH[chunk].to(dtype), head)
     total = (weights_N * divergence_N).sum()
     inputs = (student_hidden_NH, student_head.weight_VH, student_head.bias_V)
     written = (gradients.hidden_NH, gradients.weight_VH, gradients.bias_V)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from limbeck.errors import UsageError
 
@@ -38,33 +38,30 @@ class Objective:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_one_of("kind", self.kind, ("divergence", "kl_mix", "soft_targets"))
-        _require_one_of("scale", self.scale, ("gkd", "unit"))
-        _require_share("beta", self.beta)
-        _require_share("forward_weight", self.forward_weight)
+        for name, allowed in (("kind", get_args(Kind)), ("scale", get_args(Scale))):
+            if getattr(self, name) not in allowed:
+                raise self._refusal(name, f"It is one of {', '.join(allowed)}.", f"Choose for example {allowed[0]!r}.")
+        for name in ("beta", "forward_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                needed = "It is a share, from 0 to 1: each end is one KL divergence alone, and between them both count."
+                raise self._refusal(name, needed, "Choose an end or a number between.")
         if 0 < min(self.beta, 1 - self.beta) < SMALLEST_BETA:
-            raise UsageError(
-                "objective.beta-near-end",
-                given=f"beta is {self.beta!r}.",
-                needed=f"Between the ends it keeps {SMALLEST_BETA} away from 0 and 1, so that rounding cannot blur it.",
-                fix="Write 0 or 1 for the end itself.",
-            )
+            needed = f"Between the ends it keeps {SMALLEST_BETA} away from 0 and 1, so that rounding cannot blur it."
+            raise self._refusal("beta", needed, "Write 0 or 1 for the end itself.", code="beta-near-end")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UsageError(
-                "objective.temperature",
-                given=f"temperature is {self.temperature!r}.",
-                needed="It divides the logits of both models, so it has to be a finite number above 0.",
-                fix="Use 1 to leave the distributions as they are, or more to soften them.",
-            )
+            needed = "It divides the logits of both models, so it has to be a finite number above 0."
+            fix = "Use 1 to leave the distributions as they are, or more to soften them."
+            raise self._refusal("temperature", needed, fix)
         unused = {"divergence": ("forward_weight",), "kl_mix": ("beta", "scale")}
         for name in unused.get(self.kind, ("beta", "scale", "forward_weight")):
             if getattr(self, name) != getattr(type(self), name):
-                raise UsageError(
-                    "objective.unused-setting",
-                    given=f"{name} is {getattr(self, name)!r} for the objective {self.kind}.",
-                    needed=f"{self.kind} does not use {name}, and a setting is never accepted and ignored.",
-                    fix=f"Leave {name} out, or choose the objective that uses it.",
-                )
+                needed = f"The objective {self.kind} does not use {name}, and a setting is never accepted and ignored."
+                fix = f"Leave {name} out, or choose the objective that uses it."
+                raise self._refusal(name, needed, fix, code="unused-setting")
+
+    def _refusal(self, name: str, needed: str, fix: str, *, code: str = "") -> UsageError:
+        code = code or name.replace("_", "-")
+        return UsageError(f"objective.{code}", given=f"{name} is {getattr(self, name)!r}.", needed=needed, fix=fix)
 
     def describe(self) -> str:
         """One line for people: the name, the settings and, where the name is not enough, the formula."""
@@ -82,25 +79,3 @@ class Objective:
         formula = "beta·KL(teacher‖m) + (1-beta)·KL(student‖m) with m = beta·teacher + (1-beta)·student"
         formula = formula if self.scale == "gkd" else f"[{formula}] / (beta(1-beta))"
         return f"generalized JSD {formula}, {setting}"
-
-
-def _require_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise UsageError(
-            f"objective.{name.replace('_', '-')}",
-            given=f"{name} is {value!r}.",
-            needed="It is a share, from 0 to 1.",
-            fix="Choose 0 for KL(teacher‖student) alone, 1 for the other end, or a number between."
-            if name == "beta"
-            else "Choose 1 for KL(teacher‖student) alone, 0 for KL(student‖teacher) alone, or a number between.",
-        )
-
-
-def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(
-            f"objective.{name}",
-            given=f"{name} is {value!r}.",
-            needed=f"It is one of {', '.join(allowed)}.",
-            fix=f"Choose one of them, for example {allowed[0]!r}.",
-        )

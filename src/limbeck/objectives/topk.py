@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import UsageError
-from limbeck.objectives.divergence import Objective, Scale, attach_gradient, compute_dtype, value_and_gradient
+from limbeck.objectives.divergence import Objective, Scale, as_function_of, compute_dtype, value_and_gradient
 
 __all__ = ["topk_divergence"]
 
@@ -47,7 +47,7 @@ def topk_divergence(
         that sum to clearly more than 1, beta out of range.
     """
     _require_shapes(student_logits, teacher_ids, teacher_logprobs)
-    leading, num_vocabulary, num_kept = student_logits.shape[:-1], student_logits.shape[-1], teacher_ids.shape[-1]
+    num_vocabulary, num_kept = student_logits.shape[-1], teacher_ids.shape[-1]
     dtype = compute_dtype(student_logits, teacher_logprobs)
     ids_NK = teacher_ids.detach().reshape(-1, num_kept).long()
     _require_ids(ids_NK, num_vocabulary)
@@ -58,10 +58,7 @@ def topk_divergence(
         _teacher_buckets(teacher_logprobs.detach().reshape(-1, num_kept), num_vocabulary, dtype),
         torch.is_grad_enabled() and student_logits.requires_grad,
     )
-    value = value_N.reshape(leading)
-    if gradient_NV is None:
-        return value
-    return attach_gradient(value, (student_logits, gradient_NV.reshape(student_logits.shape)))
+    return as_function_of(student_logits, value_N, gradient_NV)
 
 
 @torch.no_grad()

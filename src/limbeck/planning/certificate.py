@@ -31,11 +31,14 @@ __all__ = ["Finding", "certify"]
 
 NUM_PROMPTS = 4
 NUM_NEW_TOKENS = 12
-SELF_LIMIT_NATS = 1e-5
-SHIFT_LIMIT_NATS = 1e-3
-TEACHER_LIMIT = 0.01
-FUSED_LIMIT = 1e-5
-ENGINE_LIMIT_NATS = 1e-3
+# What each line says, and which numbers are good.
+CLAIMS = {
+    "self": ("student as its own teacher: divergence and gradient", "at most", 1e-5),
+    "fused": ("fused against plain definition: relative gap of value and gradient", "at most", 1e-5),
+    "teacher": ("another teacher, another gradient: relative change", "at least", 0.01),
+    "shift": ("student as its own teacher, moved by one position: divergence", "at least", 1e-3),
+    "engine": ("log-probability when written against when trained: largest gap, nats", "at most", 1e-3),
+}
 
 
 @dataclass(frozen=True)
@@ -61,49 +64,51 @@ def certify(
     """Let the student write a few short answers and check the objective on them. Weights are not changed."""
     chosen = prompts[:NUM_PROMPTS]
     answers = answer_prompts(engine, chosen, max_new_tokens=NUM_NEW_TOKENS, sampling=Sampling())
-    batch = collate(
-        [prompt.ids for prompt in chosen],
-        [answer.ids for answer in answers],
-        pad_id=engine.pad_id,
-        device=student.device,
-    )
+    ids = [prompt.ids for prompt in chosen], [answer.ids for answer in answers]
+    batch = collate(*ids, pad_id=engine.pad_id, device=student.device)
     with torch.no_grad():
         student_NH, teacher_NH = student.completion_hidden(batch), teacher.completion_hidden(batch)
     written_N = torch.tensor([logprob for answer in answers for logprob in answer.logprobs], dtype=torch.float64)
     bench = _Bench(batch, student_NH, _frozen(student.head), objective, chunk_tokens)
-    true = bench.measure(teacher_NH, teacher.head)
-    return [
-        _self(bench),
-        _fused(bench, true, teacher_NH, teacher.head),
-        _teacher(bench, true, teacher_NH, teacher.head),
-        _shift(bench),
-        _engine(written_N, true.readings),
-    ]
+    true, plain = bench.measure(teacher_NH, teacher.head), bench.measure_plainly(teacher_NH, teacher.head)
+    own = bench.measure(student_NH, bench.head)
+    # dealt to other positions, the teacher's distributions are another teacher, and the student's are not its own
+    other = bench.measure(teacher_NH.roll(1, dims=0), teacher.head)
+    moved = bench.measure(student_NH.roll(1, dims=0), bench.head)
+    assert true.readings is not None
+    measured = {
+        "self": max(own.mean.abs().item(), own.gradient_NH.norm().item()),
+        "fused": max(_gap(plain.mean, true.mean), _gap(plain.gradient_NH, true.gradient_NH)),
+        "teacher": _gap(true.gradient_NH, other.gradient_NH),
+        "shift": moved.mean.item(),
+        "engine": (written_N - true.readings.student_logp_N.double().cpu()).abs().max().item(),
+    }
+    return [_finding(name, value) for name, value in measured.items()]
 
 
 @dataclass(frozen=True)
 class _Measured:
-    mean: float
+    mean: Tensor
     gradient_NH: Tensor
-    readings: Readings
+    readings: Readings | None = None
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """A fixed text and student; `measure` puts a teacher beside them."""
+    """A fixed text and student; a teacher is put beside them."""
 
     batch: TokenBatch
     student_NH: Tensor
-    student_head: Head
+    head: Head
     objective: Objective
     chunk_tokens: int
 
     def measure(self, teacher_NH: Tensor, teacher_head: Head) -> _Measured:
-        hidden_NH = self.student_NH.clone().requires_grad_()
-        num_tokens = self.batch.num_tokens
-        loss, readings = fused_with_readings(
+        """As a run computes it."""
+        hidden_NH, num_tokens = self.student_NH.clone().requires_grad_(), self.batch.num_tokens
+        mean, readings = fused_with_readings(
             hidden_NH,
-            self.student_head,
+            self.head,
             teacher_NH,
             teacher_head,
             token_weights(num_tokens, num_tokens, dtype=torch.float64, device=hidden_NH.device),
@@ -111,9 +116,13 @@ class _Bench:
             token_ids_N=self.batch.targets_N,
             chunk_tokens=self.chunk_tokens,
         )
-        loss.backward()
-        assert hidden_NH.grad is not None
-        return _Measured(loss.item(), hidden_NH.grad, readings)
+        return _Measured(mean.detach(), torch.autograd.grad(mean, hidden_NH)[0], readings)
+
+    def measure_plainly(self, teacher_NH: Tensor, teacher_head: Head) -> _Measured:
+        """By the definition, on whole logits."""
+        hidden_NH = self.student_NH.clone().requires_grad_()
+        mean = evaluate(self.objective, self.head.logits(hidden_NH), teacher_head.logits(teacher_NH)).mean()
+        return _Measured(mean.detach(), torch.autograd.grad(mean, hidden_NH)[0])
 
 
 def _frozen(head: Head) -> Head:
@@ -122,41 +131,12 @@ def _frozen(head: Head) -> Head:
     return replace(head, weight_VH=head.weight_VH.detach(), bias_V=bias_V)
 
 
-def _self(bench: _Bench) -> Finding:
-    own = bench.measure(bench.student_NH, bench.student_head)
-    value = max(abs(own.mean), own.gradient_NH.norm().item())
-    claim = "student as its own teacher: divergence and gradient"
-    return Finding("self", claim, value, f"at most {SELF_LIMIT_NATS:g}", value <= SELF_LIMIT_NATS)
+def _gap(one: Tensor, other: Tensor) -> float:
+    """How far two tensors are apart, as a share of the longer."""
+    return ((one - other).norm() / torch.maximum(one.norm(), other.norm()).clamp(min=1e-30)).item()
 
 
-def _fused(bench: _Bench, true: _Measured, teacher_NH: Tensor, teacher_head: Head) -> Finding:
-    hidden_NH = bench.student_NH.clone().requires_grad_()
-    dense_N = evaluate(bench.objective, bench.student_head.logits(hidden_NH), teacher_head.logits(teacher_NH))
-    dense_N.mean().backward()
-    assert hidden_NH.grad is not None
-    value_gap = abs(dense_N.mean().item() - true.mean) / max(abs(true.mean), 1e-30)
-    gradient_gap = ((hidden_NH.grad - true.gradient_NH).norm() / hidden_NH.grad.norm().clamp(min=1e-30)).item()
-    worst = max(value_gap, gradient_gap)
-    claim = "fused against plain definition: relative gap of value and gradient"
-    return Finding("fused", claim, worst, f"at most {FUSED_LIMIT:g}", worst <= FUSED_LIMIT)
-
-
-def _teacher(bench: _Bench, true: _Measured, teacher_NH: Tensor, teacher_head: Head) -> Finding:
-    """The teacher's distributions dealt to other positions are another teacher, and must give another gradient."""
-    other = bench.measure(teacher_NH.roll(1, dims=0), teacher_head)
-    larger = torch.maximum(true.gradient_NH.norm(), other.gradient_NH.norm()).clamp(min=1e-30)
-    change = ((true.gradient_NH - other.gradient_NH).norm() / larger).item()
-    claim = "another teacher, another gradient: relative change"
-    return Finding("teacher", claim, change, f"at least {TEACHER_LIMIT:g}", change >= TEACHER_LIMIT)
-
-
-def _shift(bench: _Bench) -> Finding:
-    moved = bench.measure(bench.student_NH.roll(1, dims=0), bench.student_head)
-    claim = "student as its own teacher, moved by one position: divergence"
-    return Finding("shift", claim, moved.mean, f"at least {SHIFT_LIMIT_NATS:g}", moved.mean >= SHIFT_LIMIT_NATS)
-
-
-def _engine(written_N: Tensor, readings: Readings) -> Finding:
-    gap = (written_N - readings.student_logp_N.double().cpu()).abs().max().item()
-    claim = "log-probability when written against when trained: largest gap, nats"
-    return Finding("engine", claim, gap, f"at most {ENGINE_LIMIT_NATS:g}", gap <= ENGINE_LIMIT_NATS)
+def _finding(name: str, value: float) -> Finding:
+    claim, bound, limit = CLAIMS[name]
+    passed = value <= limit if bound == "at most" else value >= limit
+    return Finding(name, claim, value, f"{bound} {limit:g}", passed)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from limbeck.data.chat import Template
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
 from limbeck.planning.certificate import Finding, certify
@@ -28,27 +29,27 @@ class CheckReport:
     machine: Machine
     material: Material
     memory: MemoryPlan
-    writing: dict[str, WritingMethod]
+    writing: dict[str, WritingMethod | None]
     findings: tuple[Finding, ...]
 
 
-def plan_recipe(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> CheckReport:
-    """Prompts, pair and memory, without reading a weight; a run that goes on keeps what was `recorded` at its start.
+def plan_recipe(
+    recipe: Recipe, recorded: Mapping[str, Any] | None = None, template: Template | None = None
+) -> CheckReport:
+    """Prompts, pair and memory, without reading a weight.
+
+    Args:
+        recorded: what a run that goes on wrote at its first start, and keeps.
+        template: in place of the one that the recipe names, which may not be there yet.
 
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
     objective = describe_objective(recipe)
-    machine = use_machine(recipe.device, recorded and recorded["machine"]["matmul_precision"])
-    material = prepare_material(recipe, recorded and recorded["template"].get("read_at"))
-    memory = plan_for(
-        material.student_ref,
-        material.teacher_ref,
-        recipe,
-        machine,
-        longest_prompt=material.longest_prompt,
-        longest_answer=material.longest_answer,
-    )
+    kept = recorded or {"machine": {}, "template": {}}
+    machine = use_machine(recipe.device, kept["machine"].get("matmul_precision"))
+    material = prepare_material(recipe, template, kept["template"].get("read_at"))
+    memory = plan_for(material, recipe, machine)
     return CheckReport(recipe, objective, machine, material, memory, {}, ())
 
 
@@ -61,9 +62,7 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     plan = plan_recipe(recipe)
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
-    writing = {"student": models.student_writing}
-    if models.teacher_writing is not None:
-        writing["teacher"] = models.teacher_writing
+    writing = {"student": models.student_writing, "teacher": models.teacher_writing}
     if models.teacher is None or not recipe.scores:
         return replace(plan, writing=writing)
     findings = certify(

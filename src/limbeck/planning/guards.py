@@ -35,7 +35,7 @@ class _Guard:
     code: str
     steady: bool  # whether it speaks of lengths, which mean something only while the practice limit stays the same
     holds: Callable[[StepRecord, StepRecord], bool]
-    text: Callable[[StepRecord, StepRecord], str]
+    text: str
 
 
 _GUARDS = (
@@ -43,29 +43,23 @@ _GUARDS = (
         "guard.cut-off",
         True,
         lambda now, first: now.cut_off_share >= CUT_OFF_SHARE,
-        lambda now, first: (
-            f"{now.cut_off_share:.0%} of the answers reach the limit of {now.practice_limit} tokens, so "
-            "the student hardly practises how to stop. Raise max_practice_tokens, or check that the stop tokens are "
-            "those of the template (limbeck check shows them)."
-        ),
+        "{now.cut_off_share:.0%} of the answers reach the limit of {now.practice_limit} tokens, so "
+        "the student hardly practises how to stop. Raise max_practice_tokens, or check that the stop tokens are "
+        "those of the template (limbeck check shows them).",
     ),
     _Guard(
         "guard.empty",
         False,
         lambda now, first: now.empty_share >= EMPTY_SHARE,
-        lambda now, first: (
-            f"{now.empty_share:.0%} of the answers are a stop token and nothing else. Look at the "
-            "rendered prompts (limbeck check) and at the student's answers."
-        ),
+        "{now.empty_share:.0%} of the answers are a stop token and nothing else. Look at the "
+        "rendered prompts (limbeck check) and at the student's answers.",
     ),
     _Guard(
         "guard.repetition",
         False,
         lambda now, first: now.repetitive_share > REPETITIVE_SHARE,
-        lambda now, first: (
-            f"{now.repetitive_share:.0%} of the answers go in circles at their end. Lower the learning "
-            "rate or max_practice_tokens, or set objective: kl_mix."
-        ),
+        "{now.repetitive_share:.0%} of the answers go in circles at their end. Lower the learning "
+        "rate or max_practice_tokens, or set objective: kl_mix.",
     ),
     _Guard(
         "guard.entropy",
@@ -73,29 +67,23 @@ _GUARDS = (
         lambda now, first: (
             now.student_entropy < ENTROPY_SHARE_OF_START * min(first.student_entropy, now.teacher_entropy or 0.0)
         ),
-        lambda now, first: (
-            f"The student's entropy fell from {first.student_entropy:.2f} to {now.student_entropy:.2f} "
-            f"nats per token, well below the teacher's {now.teacher_entropy:.2f}: it settles on few phrases. Lower the "
-            "learning rate, or set objective: kl_mix."
-        ),
+        "The student's entropy fell from {first.student_entropy:.2f} to {now.student_entropy:.2f} "
+        "nats per token, well below the teacher's {now.teacher_entropy:.2f}: it settles on few phrases. Lower the "
+        "learning rate, or set objective: kl_mix.",
     ),
     _Guard(
         "guard.length",
         True,
         lambda now, first: now.mean_length > LENGTH_FACTOR * first.mean_length,
-        lambda now, first: (
-            f"Answers grew from {first.mean_length:.0f} to {now.mean_length:.0f} tokens. Compare the "
-            "stop tokens of student and teacher (limbeck check), or lower max_practice_tokens."
-        ),
+        "Answers grew from {first.mean_length:.0f} to {now.mean_length:.0f} tokens. Compare the "
+        "stop tokens of student and teacher (limbeck check), or lower max_practice_tokens.",
     ),
     _Guard(
         "guard.engine",
         False,
         lambda now, first: (now.engine_gap or 0.0) > ENGINE_GAP_NATS,
-        lambda now, first: (
-            f"Tokens had other log-probabilities when written than when trained, by up to "
-            f"{now.engine_gap:.2g} nats: the student that writes is not quite the one that trains."
-        ),
+        "Tokens had other log-probabilities when written than when trained, by up to "
+        "{now.engine_gap:.2g} nats: the student that writes is not quite the one that trains.",
     ),
 )
 
@@ -106,15 +94,14 @@ def alerts_of(history: Sequence[StepRecord]) -> list[Alert]:
     Args:
         history: every step so far, oldest first.
     """
-    if history and history[-1].practice_limit is None:
+    practised = [record for record in history if record.practice_limit is not None]
+    if not practised or practised[-1] is not history[-1]:
         return []  # every sign is one of practice answers
-    history = [record for record in history if record.practice_limit is not None]
-    limit = history[-1].practice_limit if history else 0
-    same_limit = [record for record in history if record.practice_limit == limit]
+    same_limit = [record for record in practised if record.practice_limit == practised[-1].practice_limit]
     return [
-        Alert(guard.code, guard.text(seen[-1], seen[0]))
+        Alert(guard.code, guard.text.format(now=seen[-1], first=seen[0]))
         for guard in _GUARDS
-        if _begins(guard, seen := same_limit if guard.steady else history)
+        if _begins(guard, seen := same_limit if guard.steady else practised)
     ]
 
 

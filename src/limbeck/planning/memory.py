@@ -17,6 +17,7 @@ from limbeck.models.adapters import body_layers
 from limbeck.models.load import load_config
 from limbeck.models.refs import ModelRef
 from limbeck.recipe.schema import Recipe
+from limbeck.training.material import Material
 from limbeck.training.setup import shares_base
 
 __all__ = ["MemoryPlan", "ModelSize", "plan_memory", "refuse_if_too_large", "size_of"]
@@ -33,14 +34,22 @@ ALWAYS = (
     *("teacher weights", "student weights", "copy to compute with", "optimizer (AdamW)", "key/value cache"),
     "libraries",
 )
+UPDATING = ("student activations", "logits of a chunk", "gradient of the head", "heads in float32")
 ALIVE_IN: dict[str, tuple[str, ...]] = {
     "load": ("teacher weights", "student weights", "libraries"),
     "write": (*ALWAYS, "reading prompts", "sampling"),
     "score": (*ALWAYS, "student gradients", "teacher activations"),
-    "update": (
-        *(*ALWAYS, "student gradients", "student activations"),
-        *("logits of a chunk", "gradient of the head", "heads in float32"),
-    ),
+    "update": (*ALWAYS, "student gradients", *UPDATING),
+}
+SMALLER_STUDENT = "Set lora: {}, which trains a small part of the student, or take a smaller one."
+SMALLER_BATCH = "Set micro_batch_tokens lower; results do not change with it."
+FIX_OF = {
+    "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
+    "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
+    "sampling": "Set slots lower.",
+    "logits of a chunk": "Set chunk_tokens lower; results do not change with it.",
+    **dict.fromkeys(("student gradients", "optimizer (AdamW)"), SMALLER_STUDENT),
+    **dict.fromkeys(("reading prompts", "student activations", "teacher activations"), SMALLER_BATCH),
 }
 
 
@@ -120,30 +129,31 @@ def plan_memory(
     read_tokens = max(recipe.micro_batch_tokens, longest_prompt)
     num_buffers = NUM_LOGIT_BUFFERS["cpu" if machine.device == "cpu" else "gpu"]
     batch_tokens = max(recipe.micro_batch_tokens, max_length)
-    chunk_tokens = recipe.chunk_tokens
     num_adapter = 0 if recipe.lora is None else recipe.lora.rank * student.adapter_width
     num_trained = num_adapter or student.num_parameters
     mixed = recipe.precision == "bf16-mixed"
-    widened = (student.hidden_size if mixed else 0) + (
-        0 if teacher is None or recipe.teacher_dtype == "float32" else teacher.hidden_size
-    )
+    widened = student.hidden_size if mixed else 0
+    teacher_weights = teacher_activations = 0
+    if teacher is not None:
+        teacher_bytes = DTYPE_BYTES[recipe.teacher_dtype]
+        teacher_weights = teacher.num_parameters * teacher_bytes
+        teacher_activations = batch_tokens * _live_floats(teacher) * teacher_bytes
+        widened += 0 if recipe.teacher_dtype == "float32" else teacher.hidden_size
     kept_floats = student.num_layers * _stored_floats(student)
     if recipe.activation_checkpointing:  # the inputs of all layers, and one layer computed again
         kept_floats = student.num_layers * student.hidden_size + _stored_floats(student)
     components = {
-        "teacher weights": 0 if teacher is None else teacher.num_parameters * DTYPE_BYTES[recipe.teacher_dtype],
+        "teacher weights": teacher_weights,
         "student weights": (student.num_parameters + num_adapter) * FLOAT32_BYTES,
         "copy to compute with": student.num_parameters * DTYPE_BYTES["bfloat16"] if mixed else 0,
         "student gradients": num_trained * FLOAT32_BYTES,
         "optimizer (AdamW)": 2 * num_trained * FLOAT32_BYTES,
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
-        "teacher activations": 0
-        if teacher is None
-        else batch_tokens * _live_floats(teacher) * DTYPE_BYTES[recipe.teacher_dtype],
+        "teacher activations": teacher_activations,
         "student activations": batch_tokens * kept_floats * (DTYPE_BYTES["bfloat16"] if mixed else FLOAT32_BYTES),
         "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
         "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
-        "logits of a chunk": num_buffers * chunk_tokens * vocabulary_bytes,
+        "logits of a chunk": num_buffers * recipe.chunk_tokens * vocabulary_bytes,
         "gradient of the head": 0 if num_adapter else 2 * student.hidden_size * vocabulary_bytes,
         "heads in float32": widened * vocabulary_bytes,
         "libraries": LIBRARIES_BYTES if machine.device == "cpu" else 0,
@@ -151,27 +161,14 @@ def plan_memory(
     return MemoryPlan(components, ALIVE_IN, machine.free_bytes)
 
 
-def plan_for(
-    student_ref: ModelRef,
-    teacher_ref: ModelRef | None,
-    recipe: Recipe,
-    machine: Machine,
-    *,
-    longest_prompt: int,
-    longest_answer: int,
-) -> MemoryPlan:
+def plan_for(material: Material, recipe: Recipe, machine: Machine) -> MemoryPlan:
     """The plan of a recipe's pair; a teacher behind an interface takes nothing here."""
+    student_ref, teacher_ref = material.student_ref, material.teacher_ref
     teacher = None if teacher_ref is None or teacher_ref.kind == "hosted" else _size_of_ref(teacher_ref)
     if teacher is not None and teacher_ref is not None and shares_base(student_ref, teacher_ref, recipe):
         teacher = replace(teacher, num_parameters=0)
-    return plan_memory(
-        _size_of_ref(student_ref),
-        teacher,
-        recipe,
-        machine,
-        longest_prompt=longest_prompt,
-        longest_answer=longest_answer,
-    )
+    lengths = {"longest_prompt": material.longest_prompt, "longest_answer": material.longest_answer}
+    return plan_memory(_size_of_ref(student_ref), teacher, recipe, machine, **lengths)
 
 
 def _size_of_ref(ref: ModelRef) -> ModelSize:
@@ -202,23 +199,8 @@ def refuse_if_too_large(plan: MemoryPlan) -> None:
         given=f"The {phase} phase needs about {plan.peak_bytes / 2**30:.1f} GiB, of which {largest} take "
         f"{plan.components[largest] / 2**30:.1f} GiB; {plan.free_bytes / 2**30:.1f} GiB are free.",
         needed="A run that does not fit is killed by the system somewhere in the middle.",
-        fix=_smallest_fix(largest),
+        fix=FIX_OF.get(largest, "Take a smaller student, or a machine with more memory."),
     )
-
-
-def _smallest_fix(largest: str) -> str:
-    fixes = {
-        "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
-        "student gradients": "Set lora: {}, which trains a small part of the student, or take a smaller one.",
-        "optimizer (AdamW)": "Set lora: {}, which trains a small part of the student, or take a smaller one.",
-        "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
-        "reading prompts": "Set micro_batch_tokens lower; results do not change with it.",
-        "sampling": "Set slots lower.",
-        "student activations": "Set micro_batch_tokens lower; results do not change with it.",
-        "teacher activations": "Set micro_batch_tokens lower; results do not change with it.",
-        "logits of a chunk": "Set chunk_tokens lower; results do not change with it.",
-    }
-    return fixes.get(largest, "Take a smaller student, or a machine with more memory.")
 
 
 def _stored_floats(size: ModelSize) -> int:

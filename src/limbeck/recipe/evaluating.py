@@ -17,6 +17,7 @@ from limbeck.recipe.grader import GraderSettings, GraderText
 __all__ = ["Evaluating", "FailUnder", "Prices", "check_limit", "option_refused", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
+Texts = Annotated[tuple[str, ...], Parameter(negative=())]
 JUDGE_TOKENS = 64
 MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
 _MEASURED = {"worth": "gap", "after": "gain"}
@@ -41,21 +42,13 @@ class Evaluating:
     seed: Annotated[int, Parameter(help="Of sampled answers and of the intervals.")] = 0
     slots: Annotated[int | None, Parameter(help="Answers written at once; left out, the recipe's, else 32.")] = None
     band: Annotated[float, Parameter(help="Points of difference that are worth the work.")] = 10.0
-    by: Annotated[
-        tuple[str, ...], Parameter(help="A column of the prompts to slice by; may be given many times.", negative=())
-    ] = ()
+    by: Annotated[Texts, Parameter(help="A column of the prompts to slice by; may be given many times.")] = ()
     price: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="MODEL=IN,OUT: its price per 1,000 tokens read and written, for example teacher=0.3,1.2.", negative=()
-        ),
+        Texts, Parameter(help="MODEL=IN,OUT: its price per 1,000 tokens read and written, for example teacher=0.3,1.2.")
     ] = ()
     currency: Annotated[str, Parameter(help="Of the prices.")] = "USD"
     hosted: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="MODEL.KEY=VALUE for one at openai:, KEY as in a recipe's hosted: judge.max_calls=500.", negative=()
-        ),
+        Texts, Parameter(help="MODEL.KEY=VALUE for one at openai:, KEY as in a recipe's hosted: judge.max_calls=500.")
     ] = ()
 
     def __post_init__(self) -> None:
@@ -149,8 +142,9 @@ def check_limit(text: str, result: Mapping[str, Any]) -> None:
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
         interval = measured or next((each["difference"] for each in result["comparisons"]), None)
     if interval is None or round(100 * interval["low"], 9) < limit:
-        given = "not known" if interval is None else f"{100 * interval['estimate']:.1f}, and its interval begins at "
-        given += "" if interval is None else f"{100 * interval['low']:.1f}"
+        given = "not known"
+        if interval is not None:
+            given = f"{100 * interval['estimate']:.1f}, and its interval begins at {100 * interval['low']:.1f}"
         raise Unmet(
             "evaluation.below",
             given=f"{name} is {given}.",

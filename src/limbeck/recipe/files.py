@@ -24,24 +24,26 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from limbeck.errors import RecipeError
-from limbeck.recipe.explain import field_of, json_schema, needs_of, unknown_key
-from limbeck.recipe.parts import Text
+from limbeck.recipe.explain import field_of, needs_of, unknown_key
+from limbeck.recipe.kinds import Text
 from limbeck.recipe.schema import Recipe
 
 __all__ = [
     "LoadedRecipe",
     "Problem",
     "RecipeProblems",
-    "json_schema",
     "load_recipe",
     "plain_value",
+    "recipe_text",
     "show",
-    "write_recipe",
 ]
 
 _PREFIX = "LIMBECK_"
 _MAX_SHOWN_LENGTH = 60
-_PATHS = ("prompts", "held_out", "workspace", "template", "student", "teacher", "teacher_examples", "file")
+_PATHS = (
+    *("prompts", "held_out", "workspace", "template", "student", "teacher", "teacher_examples"),
+    "own_answers.file",
+)
 _TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp")
 # Words that a template would take as true, and that other YAML readers take as a switch.
 _SWITCH_WORDS = ("yes", "no", "on", "off", "y", "n")
@@ -164,29 +166,21 @@ def _checked(layer: Iterator[_Entry], problems: list[Problem]) -> _Entries:
 
 
 def _from_file(path: Path) -> Iterator[_Entry]:
-    text = _read_text(path)
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
-    except (YAMLError, ValueError, RecursionError) as error:
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-        fault = error.problem if isinstance(error, MarkedYAMLError) else error
-        place = f"{path.name} line {mark.line + 1}" if mark is not None else path.name
-        raise _no_recipe(f"{place} is not YAML: {_shorten(str(fault))}.") from error
-    if isinstance(root, MappingNode):
-        yield from _from_mapping(root, (), path.name)
-    elif root is not None:
-        raise _no_recipe(f"{path.name} holds no settings at its top.")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
+        root = YAML(typ="safe", pure=True).compose(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1, cutoff=0.3)
         fix = f"Did you mean {path.parent / near[0]}?" if near else "Give the path of a recipe."
         raise RecipeError("recipe.not-found", given=f"{path} does not exist.", needed="A recipe.", fix=fix) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise _no_recipe(f"{path} cannot be read: {error}.") from error
+    except MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
+        raise _no_recipe(f"{path.name}{line} is not YAML: {_shorten(str(error.problem))}.") from error
+    except (OSError, ValueError, YAMLError, RecursionError) as error:
+        raise _no_recipe(f"{path} cannot be read: {_shorten(str(error))}.") from error
+    if isinstance(root, MappingNode):
+        yield from _from_mapping(root, (), path.name)
+    elif root is not None:
+        raise _no_recipe(f"{path.name} holds no settings at its top.")
 
 
 def _no_recipe(given: str) -> RecipeError:
@@ -246,17 +240,16 @@ def _value(node: Node) -> object:
 
 def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe | None:
     """The recipe, None if there is none; what is wrong is added to `problems`."""
-    values: dict[str, Any] = {"workspace": "."}
+    values: dict[str, Any] = {"workspace": str(Path.cwd())}
     for entry in entries.values():
         name, *inner = entry.path
-        value = entry.value()
+        value = _placed(entry.key, entry.value(), path.parent)
         values[name] = {**(values.get(name) or {}), inner[0]: value} if inner else value
         if name.endswith("_options") and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
             fix = "Write true or false, or quote the text."
             problems.append(entry.problem("recipe.value", "YAML 1.2 reads this as text.", fix))
-    placed = {name: _placed(name, value, path.parent) for name, value in values.items()}
     try:
-        return Recipe.model_validate(placed)
+        return Recipe.model_validate(values)
     except ValidationError as error:
         told: dict[tuple[str, ...], Problem] = {}
         for fault in error.errors(include_url=False):
@@ -282,8 +275,6 @@ def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None,
 
 def _placed(name: str, value: object, folder: Path) -> object:
     """A path made absolute. A model is one if it looks like one or is a folder beside the recipe; else a hub id."""
-    if name == "own_answers" and isinstance(value, dict):
-        return {inner: _placed(inner, each, folder) for inner, each in value.items()}
     if name not in _PATHS or not isinstance(value, str) or not value.strip():
         return value
     base = Path.cwd() if name == "workspace" else folder.absolute()
@@ -305,12 +296,10 @@ def show(loaded: LoadedRecipe, *, origin: bool) -> str:
     return "".join(lines)
 
 
-def write_recipe(path: Path, recipe: Recipe, header: str = "") -> None:
-    """Write the settings in force under a comment, at once: a reader sees the old file or the new one."""
+def recipe_text(recipe: Recipe, header: str = "") -> str:
+    """The settings in force as a recipe under a comment."""
     lines = [*(f"# {line}" for line in header.splitlines()), *(line for _, line in _lines(recipe))]
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    unfinished.replace(path)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -327,8 +316,8 @@ def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _scalar(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    reads_as_itself = _NEEDS_NO_QUOTES.fullmatch(value) is not None and _value(_plain_node(value)) == value
-    if reads_as_itself and value.lower() not in _SWITCH_WORDS:
+    is_word = _NEEDS_NO_QUOTES.fullmatch(value) is not None and value.lower() not in _SWITCH_WORDS
+    if is_word and plain_value(value) == value:
         return value
     quoted = json.dumps(value, ensure_ascii=False)
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

@@ -7,7 +7,7 @@ recipe can be told at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, LiteralString
 
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -23,13 +23,24 @@ OBJECTIVES_OF = {
 }
 # Settings of the answers that a teacher writes to train on.
 TEACHER_ANSWERS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
+NO_CROSS_ENTROPY = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
 # Settings of a teacher behind an interface.
 HOSTED = ("hosted", "teacher_options")
+
+
+def fault(code: LiteralString, needed: str, fix: str) -> PydanticCustomError:
+    """What a rule raises. `recipe.files` makes a problem of it, with the place and the value."""
+    return PydanticCustomError(code, "{needed}", {"needed": needed, "fix": fix})
 
 
 def whole(value: object) -> object:
     """1e3 is a whole number too, although YAML calls it a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def named(text: str | None) -> str | None:
+    """A run and an endpoint have a folder of their own."""
+    return None if text is None else check_name(text, what="folder")
 
 
 def is_hosted(model: object) -> bool:
@@ -40,39 +51,39 @@ def is_hosted(model: object) -> bool:
 def weights_at_hand(text: str | None, info: ValidationInfo) -> str | None:
     if text is None or not text.strip().startswith(("openai:", "vllm:")):
         return text
-    off_policy, teaches = info.data.get("route") == "off-policy", info.field_name == "teacher"
-    if is_hosted(text) and off_policy and teaches:
+    fix = "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."
+    if info.field_name != "teacher":
+        why = "The student is trained here."
+    elif not is_hosted(text):
+        why = "This version asks no scoring server."
+        fix += " Or let its chat API write: route: off-policy, teacher: openai:MODEL, hosted: {base_url: URL/v1}."
+    elif info.data.get("route") == "off-policy":
         return text
-    why, fix = "The student is trained here.", ""
-    if teaches and is_hosted(text):
+    else:
         why = "On-policy, the teacher scores a text that the student wrote. A chat API can write and cannot score a "
         why += "given text."
-        fix = " Or write route: off-policy, for which a teacher only has to write."
-    elif teaches:
-        why = "This version asks no scoring server."
-        fix = " Or let its chat API write: route: off-policy, teacher: openai:MODEL, hosted: {base_url: URL/v1}."
-    needed = "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."
-    raise PydanticCustomError("recipe.model-remote", "{why}", {"why": why, "fix": needed + fix})
+        fix += " Or write route: off-policy, for which a teacher only has to write."
+    raise fault("recipe.model-remote", why, fix)
 
 
 def teacher_where_needed(value: object, info: ValidationInfo) -> object:
     if value is None and info.data.get("route", "supervised") != "supervised":
-        raise PydanticCustomError("recipe.key-missing", "This route has a teacher.", {"fix": "Name one."})
+        raise fault("recipe.key-missing", "This route has a teacher.", "Name one.")
     return value
 
 
 def objective_fits(objective: str, info: ValidationInfo) -> str:
     if objective == "cross_entropy" and info.data.get("route") == "on-policy":
-        raise PydanticCustomError(
+        raise fault(
             "recipe.cross-entropy",
-            "On-policy there is no cross-entropy term: it would reward the student for repeating its own words.",
-            {"fix": "Remove it. To learn answers that people wrote beside the teacher's word, set own_answers."},
+            NO_CROSS_ENTROPY,
+            "Remove it. To learn answers that people wrote beside the teacher's word, set own_answers.",
         )
     if objective != "cross_entropy" and is_hosted(info.data.get("teacher")):
-        raise PydanticCustomError(
+        raise fault(
             "recipe.model-remote",
             "A chat API writes text and does not tell its distribution, which this objective compares.",
-            {"fix": "Write objective: cross_entropy, or name a teacher whose weights this machine can hold."},
+            "Write objective: cross_entropy, or name a teacher whose weights this machine can hold.",
         )
     return objective
 
@@ -97,104 +108,52 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
     return None
 
 
-def used(value: object, name: str, routes: tuple[str, ...], values: Mapping[str, object]) -> object:
-    """Refuse a setting that changes nothing."""
-    user = needed_for(name, routes, values)
-    if user is not None:
-        raise PydanticCustomError(
-            "recipe.setting-unused",
-            "Only {user} uses {name}. A setting without effect is refused, not ignored.",
-            {"user": user, "name": name, "fix": f"Remove {name}, or write {user}."},
-        )
-    return value
-
-
 def share_is_some(share: float, info: ValidationInfo) -> float:
     """A step has whole prompts: a share that rounds to all or none of them would be another one than it says."""
     num_prompts = info.data.get("prompts_per_step")
-    if share < 1 and num_prompts is not None and not 0 < round(share * num_prompts) < num_prompts:
-        raise PydanticCustomError(
-            "recipe.setting-unused",
-            "Of {num_prompts} prompts a step, on_policy_share {share} is {num}: nothing would be mixed.",
-            {
-                "num_prompts": num_prompts,
-                "share": share,
-                "num": "all" if round(share * num_prompts) else "none",
-                "fix": "Write more prompts_per_step or another share.",
-            },
-        )
+    if share < 1 and num_prompts is not None and (num := round(share * num_prompts)) in (0, num_prompts):
+        why = f"Of {num_prompts} prompts a step, on_policy_share {share} is {'all' if num else 'none'}: nothing would "
+        raise fault("recipe.setting-unused", why + "be mixed.", "Write more prompts_per_step or another share.")
     return share
 
 
 def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
     steps = info.data.get("steps")
     if warmup is not None and steps is not None and warmup.steps >= steps:
-        raise PydanticCustomError(
-            "recipe.warmup-too-long",
-            "The warm-up takes the first of the steps, and practice needs some too.",
-            {"fix": f"Write at most warmup: {{steps: {steps - 1}}}, or more steps."},
-        )
+        why = "The warm-up takes the first of the steps, and practice needs some too."
+        fix = f"Write at most warmup: {{steps: {steps - 1}}}, or more steps."
+        raise fault("recipe.warmup-too-long", why, fix)
     return warmup
+
+
+def rate_arrives(num_steps: int, info: ValidationInfo) -> int:
+    steps = info.data.get("steps")
+    if steps is not None and num_steps >= steps and num_steps > 0:
+        why = "The learning rate must reach its full value before the run ends."
+        raise fault("recipe.warmup-too-long", why, f"Write at most warmup_steps: {steps - 1}, or more steps.")
+    return num_steps
 
 
 def several_differ(temperature: float, info: ValidationInfo) -> float:
     off_policy, warmup = info.data.get("route") == "off-policy", info.data.get("warmup")
     num_answers = info.data.get("answers_per_prompt") if off_policy else warmup and warmup.answers_per_prompt
     if temperature == 0 and (num_answers or 1) > 1:
-        raise PydanticCustomError(
-            "recipe.answers-alike",
-            "At temperature 0 a teacher writes the same answer to a prompt each time.",
-            {"fix": f"Write {'' if off_policy else 'warmup.'}answers_per_prompt: 1, or a temperature above 0."},
-        )
+        why = "At temperature 0 a teacher writes the same answer to a prompt each time."
+        fix = f"Write {'' if off_policy else 'warmup.'}answers_per_prompt: 1, or a temperature above 0."
+        raise fault("recipe.answers-alike", why, fix)
     return temperature
 
 
-def warmup_ends(number: int, info: ValidationInfo) -> int:
-    steps = info.data.get("steps")
-    if steps is not None and number >= steps and number > 0:
-        raise PydanticCustomError(
-            "recipe.warmup-too-long",
-            "The learning rate must reach its full value before the run ends.",
-            {"fix": f"Write at most warmup_steps: {steps - 1}, or more steps."},
-        )
-    return number
-
-
 def prices_known(cost: float | None, info: ValidationInfo) -> float | None:
-    """The most that a call can cost is reserved before it is sent, which takes both prices."""
     if cost is not None and None in (info.data.get("input_price", 0), info.data.get("output_price", 0)):
-        raise PydanticCustomError(
-            "recipe.price-missing",
-            "The most that a call can cost is reserved before it is sent, which takes both prices.",
-            {"fix": "Write input_price and output_price, or max_total_tokens instead of max_cost."},
-        )
+        why = "The most that a call can cost is reserved before it is sent, which takes both prices."
+        fix = "Write input_price and output_price, or max_total_tokens instead of max_cost."
+        raise fault("recipe.price-missing", why, fix)
     return cost
 
 
-def alias(text: str | None) -> str | None:
-    return None if text is None else check_name(text, what="endpoint")
-
-
-def beta(settings: dict[str, Any]) -> float:
-    """The default of beta."""
-    return 0.0 if (settings.get("route"), settings.get("objective")) == ("off-policy", "divergence") else 1.0
-
-
-def learning_rate(settings: dict[str, Any]) -> float:
-    """The default of learning_rate: few weights take larger steps than all of them."""
-    return 1e-5 if settings.get("lora") is None else 1e-4
-
-
 def not_with_lora(precision: str, info: ValidationInfo) -> str:
-    """Adapters are merged into their base at the end, which bf16-mixed would have rounded."""
     if precision != "float32" and info.data.get("lora") is not None:
-        raise PydanticCustomError(
-            "recipe.precision-lora",
-            "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base.",
-            {"fix": "Leave out precision, or lora."},
-        )
+        why = "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base."
+        raise fault("recipe.precision-lora", why, "Leave out precision, or lora.")
     return precision
-
-
-def run_name(text: str | None) -> str | None:
-    return None if text is None else check_name(text)

@@ -17,8 +17,10 @@ GIB = 2**30
 MIB = 2**20
 
 
-def show_check(printer: Printer, report: CheckReport) -> None:
+def show_check(printer: Printer, report: CheckReport, title: str | None = None) -> None:
     """Rendered rows, the pair, the memory, and the certificate where the models were read."""
+    if title is not None:
+        printer.rule(title)
     _show_prompts(printer, report)
     _show_pair(printer, report)
     _show_memory(printer, report.memory)

@@ -155,13 +155,16 @@ def _number(values: Mapping[str, float] | None, name: str) -> str:
     return "-" if values is None else f"{values[name]:.0f}"
 
 
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _rounded(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    number = float(value)  # JSON has NaN and Infinity as texts
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _cost(cost: Mapping[str, Any] | None) -> str:
-    return "-" if cost is None else f"{cost['amount']:.2f} {cost['currency']}"
+    return "-" if cost is None else f"{float(cost['amount']):.2f} {cost['currency']}"
 
 
 def _distance(interval: Mapping[str, Any] | None) -> str:
-    return "-" if interval is None else f"{interval['estimate']:.3f}"
+    return "-" if interval is None else f"{float(interval['estimate']):.3f}"

@@ -52,7 +52,7 @@ class Screen:
         steps = event["steps"]
         assert isinstance(steps, int)
         self._printer.progress(f"objective: {event['objective']}")
-        self._view = RunView(steps, self._printer.err, self._printer.err.is_terminal, title=str(event["run"]))
+        self._view = RunView(steps, self._printer.err, title=str(event["run"]))
         self._view.__enter__()
 
     def close(self) -> None:

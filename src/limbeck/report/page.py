@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,8 +24,8 @@ from limbeck.console import visible
 from limbeck.errors import LimbeckError, Stopped, UsageError
 from limbeck.report.marked import LEADING_SPACE, Sheet, sheets
 from limbeck.report.rows import Row, Rows, collect, label
-from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations
-from limbeck.runs.lines import write_text
+from limbeck.runs.evaluations import Evaluation, list_evaluations
+from limbeck.runs.lines import event_line, write_text
 from limbeck.runs.marks import MarkSheet, read_marks, worst_marks
 
 __all__ = ["environment", "page", "show", "write_page"]
@@ -63,7 +64,9 @@ def write_page(name: str, workspace: Path, output: Path | None = None) -> Path:
         write_text(output, page(result, answers, _marks(evaluation, result, workspace)))
     except Stopped as error:  # which is about runs: a report has nothing to go on with
         fix = "Free space, give the permission, or write to another folder with -o."
-        raise LimbeckError("report.not-written", given=error.given, needed="A page is written whole or not at all.", fix=fix) from error
+        raise LimbeckError(
+            "report.not-written", given=error.given, needed="A page is written whole or not at all.", fix=fix
+        ) from error
     return output
 
 
@@ -74,7 +77,7 @@ def _find(name: str, workspace: Path) -> Evaluation:
         for each in known:
             if each.finished and any(model["ref"].partition("@")[0] in refs for model in each.result()["models"]):
                 return each
-    return find_evaluation(name, workspace)
+    return Evaluation.find(workspace, name)
 
 
 def _marks(evaluation: Evaluation, result: Mapping[str, Any], workspace: Path) -> list[MarkSheet]:
@@ -182,14 +185,23 @@ def path(text: str) -> Markup:
     return Markup("<wbr>").join(show(part) for part in re.split(r"(?<=[/:])", text))
 
 
-def points(value: float) -> str:
+def is_finite(value: float | str) -> bool:
+    """False for what is not a number or infinite, which JSON holds as a text."""
+    return not isinstance(value, str) and math.isfinite(value)
+
+
+def points(value: float | str) -> str:
     """A difference of shares in points, with its sign."""
+    if not is_finite(value):
+        return str(value)
     rounded = round(100 * value)
     return f"{rounded:+d}".replace("-", "−") if rounded else "0"
 
 
-def share(value: float) -> str:
+def share(value: float | str) -> str:
     """A share in per cent; what is neither none nor all does not become it by rounding."""
+    if not is_finite(value):
+        return str(value)
     if 0 < value < 0.005:
         return "<1%"
     if 0.995 < value < 1:
@@ -197,8 +209,10 @@ def share(value: float) -> str:
     return f"{100 * value:.0f}%".replace("-", "−")
 
 
-def short(value: float) -> str:
+def short(value: float | str) -> str:
     """A number in three digits or so, thousands apart."""
+    if not is_finite(value):
+        return str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -214,7 +228,8 @@ def _filters(rows: Rows, aliases: Sequence[str]) -> list[tuple[str, str, int]]:
 def _data(result: Mapping[str, Any], rows: Rows, marked: Sequence[Sheet]) -> Markup:
     """Everything on the page as JSON that cannot end its element, and is ASCII."""
     data = {"result": result, "rows": [_row(row) for row in rows.rows], "marks": [asdict(sheet) for sheet in marked]}
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    plain_data = json.loads(event_line(data))  # numbers that are not finite are texts
+    text = json.dumps(plain_data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # holds no character that means something to HTML

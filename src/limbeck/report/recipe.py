@@ -14,7 +14,7 @@ def show_explanation(printer: Printer, setting: str) -> None:
         printer.table([{"setting": name, "meaning": explain(name).meaning} for name in setting_names()])
         return
     explanation = explain(setting)
-    printer.say(explanation.name, style="bold")
+    printer.say(setting, style="bold")
     printer.say(explanation.meaning)
     printer.say(f"Routes: {', '.join(explanation.routes)}")
     if explanation.objective is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -15,7 +16,9 @@ from limbeck.runs.store import Run, current_events, list_runs
 __all__ = ["list_all_runs", "show_run"]
 
 BARS = "▁▂▃▄▅▆▇█"
+GAP = "×"
 NUM_BARS = 36
+NUM_GAPS = 10
 NUM_WORST = 5
 
 
@@ -28,7 +31,8 @@ def list_all_runs(printer: Printer, workspace: Path, print_json: Callable[[Mappi
         except DataError as error:  # one damaged log must not hide the other runs
             printer.warn(error.given)
             continue
-        rows.append({"run": run.name, "state": status.state, "step": status.step, "of": status.steps})
+        known = {"state": status.state, "step": status.step, "of": status.steps, "checkpoint": status.checkpoint}
+        rows.append({"run": run.name, **known})
         if print_json is not None:
             print_json({"run": run.name, "path": str(run.path), **asdict(status)})
     if print_json is not None:
@@ -46,15 +50,23 @@ def show_run(printer: Printer, run: Run) -> None:
     steps = [event for event in events if event["kind"] == "step"]
     printer.rule(run.name)
     printer.say(f"{status.state} after step {status.step} of {status.steps or '?'}. {status.text}".strip())
+    if status.state in ("died", "failed", "stopped") and status.checkpoint is not None:
+        printer.say(f"last checkpoint: step {status.checkpoint}; limbeck resume {run.path} goes on from there")
+    starts = [event for event in events if event["kind"] == "start"]
+    for event in starts[:1]:
+        printer.say(f"objective: {event.get('objective', '-')}")
+    for event in starts[1:]:
+        printer.say(
+            f"went on from step {event.get('step', 0)} at {event['time']}; what came after it before is left out"
+        )
     for event in events:
-        if event["kind"] == "start":
-            printer.say(f"objective: {event['objective']}")
-        elif event["kind"] == "alert":
+        if event["kind"] == "alert":
             printer.warn(str(event["text"]))
     _show_evaluations(printer, [event for event in events if event["kind"] == "evaluation"])
     if steps:
         _show_curves(printer, steps)
-        _show_worst(printer, steps[-1])
+        if steps[-1].get("worst_tokens"):
+            _show_worst(printer, steps[-1])
     if run.model_path.is_dir():
         printer.say(f"model: {run.model_path}")
 
@@ -72,8 +84,8 @@ def _show_evaluations(printer: Printer, evaluations: Sequence[Mapping[str, Any]]
                 "teacher's text" if scored else "given text": _interval(event["fixed_teacher_text"]),
                 "student's text": _interval(event["fresh_student_text"]),
                 "agree": _share(event["fresh_student_text" if scored else "fixed_teacher_text"]["agreement"]),
-                "length": f"{event['fresh_student_text']['mean_length']:.0f}",
-                "cut off": f"{event['fresh_student_text']['cut_off_share']:.0%}",
+                "length": f"{_number(event['fresh_student_text']['mean_length']):.0f}",
+                "cut off": _share(event["fresh_student_text"]["cut_off_share"]),
             }
             for event in evaluations
         ]
@@ -87,11 +99,20 @@ def _interval(measure: Mapping[str, Any]) -> str:
     value = measure["divergence"]
     if value is None:
         return "-"
-    return f"{value['estimate']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
+    estimate, low, high = (_number(value[name]) for name in ("estimate", "low", "high"))
+    return f"{estimate:.3f} ({low:.2f}-{high:.2f})"
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+def _share(value: object) -> str:
+    return "-" if value is None else f"{_number(value):.0%}"
+
+
+def _number(value: object) -> float:
+    """A number as it is logged, NaN and Infinity as texts; what is none is not a number."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
 
 
 def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -116,19 +137,28 @@ def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
                 ("reading, µs/token", "score_us_per_token"),
                 ("own answers, nats/token", "own_answers_loss"),
             )
-            if (values := [float(step[name]) for step in steps if step.get(name) is not None])
+            if (values := [_number(step[name]) for step in steps if step.get(name) is not None])
         ]
     )
+    gaps = [str(step.get("step")) for step in steps if not math.isfinite(_number(step.get("loss")))]
+    if gaps:
+        printer.warn(
+            f"The loss is no finite number at step {', '.join(gaps[:NUM_GAPS])}{', ...' * (len(gaps) > NUM_GAPS)}."
+        )
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line of text: means over equal stretches, from the lowest to the highest value."""
+    """A curve in one line of text: means over equal stretches, from the lowest to the highest; a cross is no number."""
     num_bars = min(NUM_BARS, len(values))
     edges = [round(place * len(values) / num_bars) for place in range(num_bars + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
+    finite = [value for value in means if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
-    return "".join(BARS[min(len(BARS) - 1, int((value - low) / span * len(BARS)))] for value in means)
+    return "".join(
+        BARS[min(len(BARS) - 1, int((value - low) / span * len(BARS)))] if math.isfinite(value) else GAP
+        for value in means
+    )
 
 
 def _show_worst(printer: Printer, step: Mapping[str, Any]) -> None:

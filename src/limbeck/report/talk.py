@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from io import TextIOWrapper
 
 from limbeck.console import is_interactive, safe
 
@@ -13,15 +14,19 @@ __all__ = ["talk"]
 def talk(reply: Callable[[str], Iterable[str]]) -> None:
     """Read turns until an empty line or the end of input; the pieces of each reply go to stdout as they come."""
     interactive = is_interactive(sys.stdout) and sys.stdin.isatty()
+    if isinstance(sys.stdin, TextIOWrapper):  # what is typed is UTF-8 whatever the locale
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     while True:
         text = _next_turn(interactive)
         if not text:
             return
         for piece in reply(text):
             # a control sequence cannot be split over two pieces: ESC itself is removed
-            sys.stdout.write(safe(piece))
+            encoding = sys.stdout.encoding or "utf-8"
+            sys.stdout.write(safe(piece).encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 def _next_turn(interactive: bool) -> str:

@@ -26,9 +26,11 @@ from limbeck.rollouts.lean import LeanDecoder
 from limbeck.rollouts.plain import refuse_not_finite, write_plainly
 from limbeck.rollouts.request import Completion, Request, Way, Written
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
-from limbeck.rollouts.slots import Decoder, SlotDecoder
+from limbeck.rollouts.slots import SlotDecoder
 
 __all__ = ["Engine"]
+
+Decoder = LeanDecoder | SlotDecoder
 
 MAX_READ_TOKENS = 4096
 
@@ -79,9 +81,7 @@ class Engine:
         self.pad_id = pad_id
         self.num_slots = num_slots
         self.max_read_tokens = max_read_tokens
-        self._decoder: Decoder | None = None
-        if way != "generate":
-            self._decoder = LeanDecoder(model) if way == "lean" else SlotDecoder(model)
+        self._decoder = None if way == "generate" else LeanDecoder(model) if way == "lean" else SlotDecoder(model)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Write all answers, in the order of the requests."""
@@ -97,19 +97,15 @@ class Engine:
             for events in written
         ]
 
+    @torch.no_grad()
     def write(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
         """Write all answers, token by token, as they come."""
-        if not requests:
-            return
-        if self._decoder is None:
+        decoder = self._decoder
+        if decoder is None or not requests:
             yield from write_plainly(
                 self.model, requests, sampling, stop_ids=self.stop_ids, pad_id=self.pad_id, batch_size=self.num_slots
             )
             return
-        yield from self._write_in_slots(self._decoder, requests, sampling)
-
-    @torch.no_grad()
-    def _write_in_slots(self, decoder: Decoder, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
         num_slots = min(self.num_slots, len(requests))
         longest = max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
         decoder.prepare(num_slots + 1, _whole_blocks(longest))

@@ -99,7 +99,7 @@ class _Layer:
 
 
 class LeanDecoder:
-    """Decodes a Llama-shaped model; takes its weights anew at each `prepare`."""
+    """Decodes a Llama-shaped model, as `slots.SlotDecoder` any; takes its weights anew at each `prepare`."""
 
     def __init__(self, model: LanguageModel) -> None:
         assert is_lean(model)

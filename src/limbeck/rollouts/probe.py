@@ -64,7 +64,7 @@ def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> Writ
     prompts = _probe_prompts(model, max_length)
     kind = model.module.config.model_type
     ways: list[Way] = ["lean", "slots", "generate"] if is_lean(model) else ["slots", "generate"]
-    gaps: dict[Way, float] = {}
+    gaps: list[float] = []
     troubles: list[str] = []
     share: bool | None = None
     for way in ways:
@@ -73,22 +73,25 @@ def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> Writ
         except torch.OutOfMemoryError:
             raise
         except _OPEN_ENDED as error:
-            gaps[way] = torch.inf
             troubles.append(f"{way} raised {type(error).__name__} ({error})")
             continue
+        alone_N = _alone(model, prompts, completions)
         if share is None:
-            share = _shares(model, prompts, completions, pad_id)
-        gaps[way] = _written_gap(model, prompts, completions)
-        if gaps[way] <= _tolerance(model, LEAN_NATS if way == "lean" else TOLERANCE_NATS):
+            share = _shares(model, prompts, completions, alone_N, pad_id)
+        written_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
+        gaps.append(_gap(model, written_N, alone_N, completions))
+        if gaps[-1] <= _tolerance(model, LEAN_NATS if way == "lean" else TOLERANCE_NATS):
             reason = f"{kind}: {way} agrees with the plain forward pass"
-            return WritingMethod(way, share, gaps[way], "; ".join([*troubles, reason]))
-        troubles.append(f"{way} disagrees with the plain forward pass by {gaps[way]:.2g} nats")
-    raise _disagreement(model, f"Writing with a key/value cache ({'; '.join(troubles)})", min(gaps.values()))
+            return WritingMethod(way, share, gaps[-1], "; ".join([*troubles, reason]))
+        troubles.append(f"{way} disagrees with the plain forward pass by {gaps[-1]:.2g} nats")
+    tried = f"Writing with a key/value cache ({'; '.join(troubles)})"
+    raise _disagreement(model, tried, min(gaps, default=torch.inf))
 
 
-def _shares(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], pad_id: int) -> bool:
+def _shares(
+    model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], alone_N: Tensor, pad_id: int
+) -> bool:
     """Whether a batch that shares its beginnings gives what the plain forward pass gives; a plain batch has to."""
-    alone_N = _alone(model, prompts, completions)
     gap = _gap(model, _batched(model, prompts, completions, pad_id, share=False), alone_N, completions)
     if gap > _tolerance(model, TOLERANCE_NATS):
         raise _disagreement(model, "A right-padded training batch", gap)
@@ -126,12 +129,6 @@ def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, wa
         for number, prompt in enumerate(prompts)
     ]
     return engine.generate(requests, Sampling())
-
-
-def _written_gap(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion]) -> float:
-    """How far the log-probabilities of tokens as written are from each row's own forward pass."""
-    written_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
-    return _gap(model, written_N, _alone(model, prompts, completions), completions)
 
 
 def _gap(model: LanguageModel, other_N: Tensor, alone_N: Tensor, completions: list[Completion]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -49,14 +50,22 @@ class Completion:
 
 
 def prompt_requests(
-    prompts: Sequence[Prompt], max_new_tokens: int, *, purpose: Purpose = Purpose.EVALUATION, seed: int = 0
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    *,
+    purpose: Purpose = Purpose.EVALUATION,
+    seed: int = 0,
+    step: int = 0,
 ) -> list[Request]:
-    """One request for each prompt, in order. The same seed gives the same random numbers to every model and time."""
-    return [
-        Request(
-            prompt_ids=prompt.ids,
-            key=stream_key(seed, purpose, 0, prompt.content_hash, prompt.occurrence, 0),
-            max_new_tokens=max_new_tokens,
-        )
-        for prompt in prompts
-    ]
+    """One request for each prompt, in order; a prompt that comes again is another sample, with other random numbers.
+
+    The same seed and step give the same random numbers to every model and time.
+    """
+    requests: list[Request] = []
+    num_asked: Counter[tuple[str, int]] = Counter()
+    for prompt in prompts:
+        identity = (prompt.content_hash, prompt.occurrence)
+        key = stream_key(seed, purpose, step, *identity, num_asked[identity])
+        requests.append(Request(prompt.ids, key, max_new_tokens))
+        num_asked[identity] += 1
+    return requests

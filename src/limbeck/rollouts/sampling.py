@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ class Sampling:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not 0 <= self.temperature < inf or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise RecipeError(
                 "sampling.range",
                 given=f"sampling is temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}.",
@@ -152,11 +153,12 @@ def sample_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> 
     """
     if sampling.temperature == 0:
         return logits_SV.argmax(dim=-1)
-    scaled_SV = logits_SV.double() / sampling.temperature
+    # the largest becomes 0 first, which no temperature however small turns into infinity
+    scaled_SV = (logits_SV.double() - logits_SV.amax(dim=-1, keepdim=True).double()) / sampling.temperature
     if 0 < sampling.top_k < scaled_SV.shape[-1]:
         threshold_S1 = scaled_SV.topk(sampling.top_k, dim=-1).values[:, -1:]
         scaled_SV = scaled_SV.masked_fill(scaled_SV < threshold_S1, -torch.inf)
-    weights_SV = (scaled_SV - scaled_SV.amax(dim=-1, keepdim=True)).exp()
+    weights_SV = scaled_SV.exp()
     if sampling.top_p < 1:
         weights_SV = _keep_nucleus(weights_SV, sampling.top_p)
     cumulative_SV = weights_SV.cumsum(dim=-1)

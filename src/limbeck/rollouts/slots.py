@@ -11,7 +11,7 @@ Shapes  S = rows of the cache, B = rows of a pass, T = positions, K = key positi
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,33 +20,11 @@ from transformers.cache_utils import Cache
 from limbeck.models.attention import attention_mask, kinds_of
 from limbeck.models.load import LanguageModel
 
-__all__ = ["Decoder", "SlotDecoder"]
-
-
-class Decoder(Protocol):
-    """Reads prompts and writes tokens into the rows of a cache of its own, without gradients."""
-
-    def prepare(self, num_rows: int, max_length: int) -> None:
-        """Take the model's weights as they are now, and have room for so many rows of so many positions."""
-
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor:
-        """Read tokens into the rows from `first_row` on; each sees the first `num_keys` positions of its row up to its
-        own. Hidden states [B, T, H]."""
-        ...
-
-    def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None:
-        """Copy the first positions of one row to others."""
-
-    def logits(self, hidden_BH: Tensor) -> Tensor:
-        """Logits [B, V] of the shared vocabulary, float32."""
-        ...
-
-    def release(self) -> None:
-        """The answers are written; give back what only writing needs."""
+__all__ = ["SlotDecoder"]
 
 
 class SlotDecoder:
-    """Decodes with the model's own forward pass."""
+    """Reads prompts and writes tokens into the rows of a cache of its own, by the model's own forward pass."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -54,24 +32,29 @@ class SlotDecoder:
         self._cache = _SlotCache(0, 0)
 
     def prepare(self, num_rows: int, max_length: int) -> None:
+        """Take the model's weights as they are now, and have room for so many rows of so many positions."""
         if self._cache.num_rows < num_rows or self._cache.max_length < max_length:
             self._cache = _SlotCache(num_rows, max_length)
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor:
+        """Read tokens into the rows from `first_row` on; each sees the first `num_keys` positions of its row up to its
+        own. Hidden states [B, T, H]."""
         keys_1K = torch.arange(num_keys, device=ids_BT.device).unsqueeze(0)
         mask = attention_mask(positions_BT, keys_1K, self._model.dtype, self._layers)
         self._cache.place(positions_BT, first_row, num_keys)
         return self._model.hidden(ids_BT, positions_BT, mask, cache=self._cache)
 
     def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None:
+        """Copy the first positions of one row to others."""
         for stored in (*self._cache.keys, *self._cache.values):
             stored[first_row : first_row + num_rows, :, :num_positions] = stored[source, :, :num_positions]
 
     def logits(self, hidden_BH: Tensor) -> Tensor:
+        """Logits [B, V] of the shared vocabulary, float32."""
         return self._model.head.logits(hidden_BH)
 
     def release(self) -> None:
-        pass  # the weights are the model's own
+        """The answers are written; here the weights are the model's own, and nothing is to give back."""
 
 
 class _SlotCache(Cache):

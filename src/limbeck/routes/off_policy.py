@@ -15,25 +15,20 @@ Shapes  N = answer tokens of a micro-batch, H = hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from limbeck.data.targets import Targets
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.fused import Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.schema import Recipe
-from limbeck.routes import supervised
-from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of, update
+from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, update
 from limbeck.teachers.signal import Teacher
-from limbeck.training.batches import MicroBatch, micro_batches
+from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
-from limbeck.training.optim import learning_rate_at
 from limbeck.training.record import make_record
 from limbeck.training.state import PhaseClock, StepRecord, TrainState
 
-__all__ = ["describe_objective", "few_prompts_note", "objective_of", "step", "train"]
+__all__ = ["describe_objective", "few_prompts_note", "objective_of", "step"]
 
 # Below these a teacher's texts seldom change how a model writes.
 VERY_FEW_PROMPTS, FEW_PROMPTS = 100, 300
@@ -48,20 +43,12 @@ def step(
     readings: list[tuple[MicroBatch, Readings]] = []
     # -------------------------------------------------------------------------------------- one training step
     num_tokens = count_tokens(text, own)  # of the whole step, before anything is weighted
-    for batch in micro_batches(
-        prompts,
-        answers,
-        max_tokens=recipe.micro_batch_tokens,
-        pad_id=state.engine.pad_id,
-        device=student.device,
-        share=state.share,
-    ):
+    for batch in state.micro_batches(prompts, answers, recipe.micro_batch_tokens):
         with clock.phase("reading"):
             signal = teacher.score(batch.tokens)
         with clock.phase("updating"):
-            hidden_NH = student.completion_hidden(batch.tokens)
             loss, reading = fused_with_readings(
-                hidden_NH,
+                student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,
                 signal.head,
@@ -76,32 +63,7 @@ def step(
     own_readings = learn_text(state, own, num_tokens, recipe, clock)
     grad_norm = update(state, prompts, recipe, clock)
     # -------------------------------------------------------------------------------------- end of the step
-    return make_record(
-        step=state.step + 1,
-        prompts=prompts,
-        answers=answers,
-        readings=readings,
-        grad_norm=grad_norm,
-        learning_rate=learning_rate_at(state.step, recipe),
-        practice_limit=None,
-        clock=clock,
-        own=own_readings,
-    )
-
-
-def train(
-    state: TrainState, teacher: Teacher | None, targets: Targets, recipe: Recipe, *, own: Targets | None = None
-) -> Iterator[StepRecord]:
-    """Step until the recipe's last step; without a teacher that scores, on the text alone."""
-    if teacher is None:
-        yield from supervised.train(state, targets, recipe, own=own)
-        return
-    read, read_own = reader_of(targets, recipe), reader_of(own, recipe)
-    objective, num = objective_of(recipe), recipe.prompts_per_step
-    while state.step < recipe.steps:
-        record = step(state, teacher, read(state.step, num), objective, recipe, own=read_own(state.step, num))
-        state.step += 1
-        yield record
+    return make_record(state, recipe, clock, prompts, answers, readings, grad_norm, own=own_readings)
 
 
 def objective_of(recipe: Recipe) -> Objective:

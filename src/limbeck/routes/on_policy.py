@@ -15,30 +15,26 @@ Shapes  N = completion tokens of a micro-batch, H = hidden.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from limbeck.data.chat import Prompt
-from limbeck.data.targets import Targets
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.fused import Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.request import Request
-from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.routes import off_policy
+from limbeck.rollouts.request import Request, prompt_requests
+from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.off_policy import objective_of
-from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, reader_of, update
+from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, update
 from limbeck.teachers.signal import Teacher
-from limbeck.training.batches import MicroBatch, PromptOrder, micro_batches
+from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
-from limbeck.training.optim import learning_rate_at
 from limbeck.training.record import make_record
 from limbeck.training.state import PhaseClock, StepRecord, TrainState
 
-__all__ = ["objective_of", "practice_limit_at", "step", "train"]
+__all__ = ["objective_of", "practice_limit_at", "practice_requests", "sampling_of", "step", "warmup_objective"]
 
 
 def step(
@@ -55,31 +51,21 @@ def step(
     `read` is text that the teacher wrote, which it says as much of; `own` are people's answers.
     """
     student, clock = state.student, PhaseClock(state.student.device, state.watch)
-    objective = objective_of(recipe)
-    limit = practice_limit_at(state.step, recipe)
+    objective, limit = objective_of(recipe), practice_limit_at(state.step, recipe)
     readings: list[tuple[MicroBatch, Readings]] = []
     # -------------------------------------------------------------------------------------- one training step
     with clock.phase("writing"):
         asked = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
-        answers = state.engine.generate(practice_requests(prompts, state.step, limit, recipe), sampling_of(recipe))
+        answers = state.engine.generate(practice_requests(asked, state.step, recipe), sampling_of(recipe))
     state.practised = asked, answers
     asked, answers = [*asked, *read[0]], [*answers, *read[1]]
-    batches = micro_batches(
-        asked,
-        answers,
-        max_tokens=recipe.micro_batch_tokens,
-        pad_id=state.engine.pad_id,
-        device=student.device,
-        share=state.share,
-    )
     num_tokens = count_tokens((asked, answers, 1.0), own)  # of the whole step, before anything is weighted
-    for batch in batches:
+    for batch in state.micro_batches(asked, answers, recipe.micro_batch_tokens):
         with clock.phase("reading"):
             signal = teacher.score(batch.tokens)
         with clock.phase("updating"):
-            hidden_NH = student.completion_hidden(batch.tokens)
             loss, reading = fused_with_readings(
-                hidden_NH,
+                student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,
                 signal.head,
@@ -95,49 +81,8 @@ def step(
     grad_norm = update(state, asked, recipe, clock)  # clip, step, schedule
     # -------------------------------------------------------------------------------------- end of the step
     return make_record(
-        step=state.step + 1,
-        prompts=asked,
-        answers=answers,
-        readings=readings,
-        grad_norm=grad_norm,
-        learning_rate=learning_rate_at(state.step, recipe),
-        practice_limit=limit,
-        clock=clock,
-        own=own_readings,
+        state, recipe, clock, asked, answers, readings, grad_norm, practice_limit=limit, own=own_readings
     )
-
-
-def train(
-    state: TrainState,
-    teacher: Teacher,
-    prompts: Sequence[Prompt],
-    recipe: Recipe,
-    *,
-    targets: Targets | None = None,
-    own: Targets | None = None,
-) -> Iterator[StepRecord]:
-    """Step until the recipe's last step. Whoever saves between two records saves a finished step.
-
-    `targets` are the teacher's answers, for the warm-up and for the prompts that the student does not answer itself.
-    """
-    order, read_targets, read_own = (
-        PromptOrder(prompts, recipe.seed),
-        reader_of(targets, recipe),
-        reader_of(own, recipe),
-    )
-    num_warmup = 0 if recipe.warmup is None else recipe.warmup.steps
-    num_practised = max(1, round(recipe.on_policy_share * recipe.prompts_per_step))
-    while state.step < recipe.steps:
-        own_text = read_own(state.step, recipe.prompts_per_step)
-        if state.step < num_warmup:
-            text = read_targets(state.step, recipe.prompts_per_step)
-            record = off_policy.step(state, teacher, text, warmup_objective(recipe), recipe, own=own_text)
-        else:
-            practised = order.of_step(state.step, num_practised)
-            text = read_targets(state.step, recipe.prompts_per_step - num_practised)
-            record = step(state, teacher, practised, recipe, read=text, own=own_text)
-        state.step += 1
-        yield record
 
 
 def warmup_objective(recipe: Recipe) -> Objective:
@@ -158,14 +103,7 @@ def practice_limit_at(step: int, recipe: Recipe) -> int:
     return max(1, round(recipe.max_practice_tokens * (growth.start + (1 - growth.start) * progress)))
 
 
-def practice_requests(prompts: Sequence[Prompt], step: int, limit: int, recipe: Recipe) -> list[Request]:
-    """`answers_per_prompt` requests for each prompt, in order; a prompt that comes twice gets other random numbers."""
-    requests: list[Request] = []
-    num_asked: Counter[tuple[str, int]] = Counter()
-    for prompt in prompts:
-        for _ in range(recipe.answers_per_prompt):
-            identity = (prompt.content_hash, prompt.occurrence)
-            key = stream_key(recipe.seed, Purpose.TRAINING, step, *identity, num_asked[identity])
-            requests.append(Request(prompt.ids, key, limit))
-            num_asked[identity] += 1
-    return requests
+def practice_requests(asked: Sequence[Prompt], step: int, recipe: Recipe) -> list[Request]:
+    """A request for each prompt; one that is asked several times gets other random numbers each time."""
+    limit = practice_limit_at(step, recipe)
+    return prompt_requests(asked, limit, purpose=Purpose.TRAINING, seed=recipe.seed, step=step)

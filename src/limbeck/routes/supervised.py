@@ -13,9 +13,10 @@ Shapes  N = answer tokens of a micro-batch, H = hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from limbeck.data.chat import Prompt
 from limbeck.data.targets import Targets
@@ -24,13 +25,13 @@ from limbeck.objectives.fused import Readings
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Completion
-from limbeck.training.batches import MicroBatch, PromptOrder, micro_batches
+from limbeck.training.batches import MicroBatch, PromptOrder
 from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
-from limbeck.training.optim import clip_gradients, learning_rate_at, set_learning_rate
+from limbeck.training.optim import learning_rate_at
 from limbeck.training.record import make_record
 from limbeck.training.state import PhaseClock, StepRecord, TrainState
 
-__all__ = ["NOTHING", "Text", "count_tokens", "learn_text", "reader_of", "step", "train", "update"]
+__all__ = ["NOTHING", "Text", "count_tokens", "learn_text", "reader_of", "step", "update"]
 
 Text = tuple[Sequence[Prompt], Sequence[Completion], float]
 """Prompts, given answers to them, and the weight of one of their tokens."""
@@ -41,33 +42,14 @@ NOTHING: Text = ((), (), 1.0)
 def step(state: TrainState, text: Text, recipe: Recipe, *, own: Text = NOTHING) -> StepRecord:
     """Learn `text` once, and `own` answers of people beside it where there are any."""
     clock = PhaseClock(state.student.device, state.watch)
+    prompts, answers, _ = text
     # -------------------------------------------------------------------------------------- one training step
     num_tokens = count_tokens(text, own)  # of the whole step, before anything is weighted
     readings = learn_text(state, text, num_tokens, recipe, clock)
     own_readings = learn_text(state, own, num_tokens, recipe, clock)
-    grad_norm = update(state, text[0], recipe, clock)
+    grad_norm = update(state, prompts, recipe, clock)
     # -------------------------------------------------------------------------------------- end of the step
-    return make_record(
-        step=state.step + 1,
-        prompts=text[0],
-        answers=text[1],
-        readings=readings,
-        grad_norm=grad_norm,
-        learning_rate=learning_rate_at(state.step, recipe),
-        practice_limit=None,
-        clock=clock,
-        own=own_readings,
-    )
-
-
-def train(state: TrainState, targets: Targets, recipe: Recipe, *, own: Targets | None = None) -> Iterator[StepRecord]:
-    """Step until the recipe's last step. Whoever saves between two records saves a finished step."""
-    read, read_own = reader_of(targets, recipe), reader_of(own, recipe)
-    while state.step < recipe.steps:
-        num = recipe.prompts_per_step
-        record = step(state, read(state.step, num), recipe, own=read_own(state.step, num))
-        state.step += 1
-        yield record
+    return make_record(state, recipe, clock, prompts, answers, readings, grad_norm, own=own_readings)
 
 
 def learn_text(
@@ -76,14 +58,7 @@ def learn_text(
     """Add the gradient of a text's cross-entropy, over the `num_tokens` of the whole step; what each token said."""
     prompts, answers, weight = text
     student, readings = state.student, list[tuple[MicroBatch, Readings]]()
-    for batch in micro_batches(
-        prompts,
-        answers,
-        max_tokens=recipe.micro_batch_tokens,
-        pad_id=state.engine.pad_id,
-        device=student.device,
-        share=state.share,
-    ):
+    for batch in state.micro_batches(prompts, answers, recipe.micro_batch_tokens):
         with clock.phase("updating"):
             weights_N = token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device)
             loss, reading = fused_cross_entropy(
@@ -100,11 +75,12 @@ def learn_text(
 
 
 def update(state: TrainState, prompts: Sequence[Prompt], recipe: Recipe, clock: PhaseClock) -> float:
-    """Clip the gradients of the step and take it; their norm before that."""
+    """Clip the gradients of the step to the recipe's joint norm and take it; their norm before that."""
     with clock.phase("updating"):
-        grad_norm = clip_gradients(state.weights.named.values(), recipe.max_grad_norm)
+        grad_norm = nn.utils.clip_grad_norm_(state.weights.named.values(), recipe.max_grad_norm)
         refuse_non_finite_gradient(grad_norm, prompts, state)
-        set_learning_rate(state.optimizer, learning_rate_at(state.step, recipe))
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate_at(state.step, recipe)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.weights.publish()

@@ -14,63 +14,37 @@ A model stands under its alias: teacher, student, distilled, or model-1 and so o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from limbeck.errors import DataError, Refusal, UsageError
-from limbeck.names import check_name, inside, is_name
-from limbeck.runs.lines import append_line, event_line, iterate_lines, write_text
-from limbeck.runs.lock import RunLock
-from limbeck.runs.store import new_folder
+from limbeck.names import check_name
+from limbeck.runs.folder import LockedFolder
+from limbeck.runs.lineage import is_same_model
+from limbeck.runs.lines import append_line, event_line, write_text
 
-__all__ = ["Evaluation", "evaluations_folder", "find_evaluation", "list_evaluations", "open_evaluation", "worth_record"]
+__all__ = ["RESULT_KEYS", "Evaluation", "list_evaluations", "open_evaluation", "worth_record"]
 
 # What every view of a result reads.
-_RESULT_KEYS = {
+RESULT_KEYS = {
     *("kind", "name", "prompts", "settings", "measure", "models", "team_length", "comparisons", "slices", "verdict"),
     *("next_step", "notes"),
 }
 
 
-class Evaluation:
-    """One evaluation's folder. Reading needs nothing; writing needs the lock, which `with evaluation:` holds."""
+class Evaluation(LockedFolder):
+    """One evaluation's folder."""
+
+    kind = "evaluation"
+    marker = "evaluation.json"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = path.name
-        self.asked_path = path / "evaluation.json"
+        super().__init__(path)
+        self.asked_path = path / self.marker
         self.judgements_path = path / "judgements.jsonl"
         self.marks_path = path / "marks"
         self.result_path = path / "result.json"
-        self._lock = RunLock(path / "run.lock")
-
-    @classmethod
-    def create(cls, workspace: Path, name: str | None) -> Evaluation:
-        """A new folder, named `name` or with a name like calm-otter-17. Raises UsageError for a name that is taken."""
-        path = new_folder(workspace, "evaluation", name)
-        (path / "answers").mkdir()
-        return cls(path)
-
-    @classmethod
-    def open(cls, path: Path) -> Evaluation:
-        """The evaluation in the folder `path`. Raises UsageError `evaluation.not-found` if that is none."""
-        if not (path / "evaluation.json").is_file():
-            raise UsageError(
-                "evaluation.not-found",
-                given=f"{path} is no evaluation.",
-                needed="An evaluation is a folder with a file evaluation.json, which limbeck worth and eval write.",
-                fix="Name one of the folder evaluations/ of the workspace; --workspace names another workspace.",
-            )
-        return cls(path)
-
-    def __enter__(self) -> Self:
-        """Take the lock for writing. Raises Refusal `run.locked` naming the process that has it."""
-        self._lock.acquire()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
 
     @property
     def finished(self) -> bool:
@@ -82,17 +56,14 @@ class Evaluation:
         Raises:
             Refusal: something else was asked when the evaluation began; the differences are named.
         """
-        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
-        if not self.asked_path.is_file():
-            self._write_asked({**asked, "facts": {}})
-        elif changes := self.changes(asked):
-            raise _changed(self.name, changes)
+        if self.asked_path.is_file():
+            self._refuse(self.changes(asked))
+        else:
+            self._write(self.asked_path, {**asked, "facts": {}})
 
     def changes(self, asked: Mapping[str, object]) -> list[str]:
         """What differs between `asked` and what was asked when the evaluation began."""
-        before, now = {**self.asked(), "facts": None}, {**json.loads(event_line(asked)), "facts": None}
-        names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-        return [f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in names]
+        return _differences({**self.asked(), "facts": None}, {**_as_written(asked), "facts": None})
 
     def learn(self, alias: str, facts: Mapping[str, object]) -> None:
         """Write down what was found out about a model, its weights for one, or find the same written down already.
@@ -100,40 +71,35 @@ class Evaluation:
         Raises:
             Refusal: the model is another one than when it answered.
         """
-        known, now = self.asked(), json.loads(event_line(facts))
-        before = known["facts"].setdefault(alias, now)
-        if before != now:
-            names = [name for name in now if before.get(name) != now[name]]
-            told = [f"{name} of {alias} was {_short(before.get(name))}, is {_short(now[name])}" for name in names]
-            raise _changed(self.name, told)
-        self._write_asked(known)
+        known, now = self.asked(), _as_written(facts)
+        self._refuse(_differences(known["facts"].setdefault(alias, now), now, f" of {alias}"))
+        self._write(self.asked_path, known)
 
-    def _write_asked(self, asked: Mapping[str, object]) -> None:
-        plain = json.loads(event_line(asked))
-        write_text(self.asked_path, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+    def _refuse(self, changes: list[str]) -> None:
+        if changes:
+            raise Refusal(
+                "evaluation.changed",
+                given=f"{self.name} began with another question: {'; '.join(changes)}.",
+                needed="Answers of one evaluation stand side by side, so all of them are to the same question.",
+                fix="Put it back and go on, or give the new evaluation a name of its own.",
+            )
+
+    def _write(self, path: Path, value: Mapping[str, object]) -> None:
+        self._needs_lock()
+        write_text(path, event_line(value, indent=1))
 
     def asked(self) -> dict[str, Any]:
         """What was asked, and under `facts` what was found out about each model. Raises DataError if unreadable."""
         return _object(self.asked_path)
 
-    def answers(self, alias: str) -> Path:
-        """The file of a model's answers. Raises UsageError for an alias that is no name."""
-        return self.path / "answers" / f"{check_name(alias, what='set of answers')}.jsonl"
-
     def append_answer(self, alias: str, row: Mapping[str, object]) -> None:
         """Add one answer; it is on the disk when this returns, for a hosted model's answer was paid for."""
-        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
+        self._needs_lock()
         append_line(self.answers(alias), event_line(row), durable=True)
 
-    def write_answers(self, alias: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Replace a model's answers, as grading does; a reader sees the old ones or the new ones."""
-        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
-        write_text(self.answers(alias), "".join(event_line(row) for row in rows))
-
-    def read_answers(self, alias: str) -> list[dict[str, Any]]:
+    def read_answers(self, name: str) -> list[dict[str, Any]]:
         """A model's answers so far; none of a model that has not begun."""
-        path = self.answers(alias)
-        return list(iterate_lines(path)) if path.is_file() else []
+        return super().read_answers(name) if self.answers(name).is_file() else []
 
     def result(self) -> dict[str, Any]:
         """The result. Raises UsageError `evaluation.unfinished` while there is none."""
@@ -144,27 +110,11 @@ class Evaluation:
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
-        found = _object(self.result_path)
-        if not _RESULT_KEYS <= found.keys():
-            raise _unreadable(self.result_path)
-        return found
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether its two files are what Limbeck wrote there, as far as they are there."""
-        try:
-            self.asked()
-            if self.finished:
-                self.result()
-        except DataError:
-            return False
-        return True
+        return _object(self.result_path, RESULT_KEYS)
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write the result, whole."""
-        assert self._lock.held, "only the holder of the lock may write: use `with evaluation:`"
-        plain = json.loads(event_line(result))
-        write_text(self.result_path, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+        self._write(self.result_path, result)
 
 
 def open_evaluation(workspace: Path, name: str | None, asked: Mapping[str, object]) -> Evaluation:
@@ -172,29 +122,25 @@ def open_evaluation(workspace: Path, name: str | None, asked: Mapping[str, objec
     if name is None:
         stopped = [each for each in list_evaluations(workspace) if not each.finished and not each.changes(asked)]
         return stopped[0] if stopped else Evaluation.create(workspace, None)
-    path = evaluations_folder(workspace) / check_name(name, what="evaluation")
+    path = Evaluation.home(workspace) / check_name(name, what="evaluation")
     return Evaluation(path) if (path / "answers").is_dir() else Evaluation.create(workspace, name)
-
-
-def evaluations_folder(workspace: Path) -> Path:
-    """Where the evaluations of a workspace lie."""
-    return inside(workspace, "evaluations")
 
 
 def list_evaluations(workspace: Path) -> list[Evaluation]:
     """All evaluations of a workspace, newest first. What is none, is damaged or leads out of it is left out."""
-    found = [path.parent for path in evaluations_folder(workspace).glob("*/evaluation.json")]
-    found = [path for path in found if is_name(path.name) and not path.is_symlink()]
-    ordered = sorted(found, key=lambda path: ((path / "evaluation.json").stat().st_mtime, path.name), reverse=True)
-    return [each for each in map(Evaluation, ordered) if each.is_readable]
+    found = [(each.asked_path.stat().st_mtime, each.name, each) for each in Evaluation.stored(workspace)]
+    return [each for _, _, each in sorted(found, key=lambda entry: entry[:2], reverse=True) if _is_whole(each)]
 
 
-def find_evaluation(text: str, workspace: Path) -> Evaluation:
-    """An evaluation by the path of its folder or by its name in the workspace."""
-    path = Path(text)
-    if path.name != text or (path / "evaluation.json").is_file():
-        return Evaluation.open(path)
-    return Evaluation.open(inside(workspace, evaluations_folder(workspace) / check_name(text, what="evaluation")))
+def _is_whole(evaluation: Evaluation) -> bool:
+    """Whether its two files are what Limbeck wrote there, as far as they are there."""
+    try:
+        evaluation.asked()
+        if evaluation.finished:
+            evaluation.result()
+    except DataError:
+        return False
+    return True
 
 
 def worth_record(
@@ -211,49 +157,39 @@ def worth_record(
     for evaluation in list_evaluations(workspace):
         if evaluation.finished:
             result = evaluation.result()
-            sides = {model["role"]: model for model in result["models"]}
+            sides = {model["role"]: {**model, "name": model["ref"]} for model in result["models"]}
             same = result["prompts"]["hash"] == prompts and sides.keys() == {"student", "teacher"}
-            if same and _is(student, sides["student"]) and _is(teacher, sides["teacher"]):
+            if same and is_same_model(student, sides["student"]) and is_same_model(teacher, sides["teacher"]):
                 verdict = result["verdict"] or {"decision": None, "words": ["There is no verdict on these answers."]}
                 return {"evaluation": evaluation.name, "decision": verdict["decision"], "text": verdict["words"][0]}
     return None
 
 
-def _is(known: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
-    """Whether two are one model: by its weights, by its name where these cannot be compared."""
-    if known["weights"] is None or known["dtype"] != model["dtype"]:
-        return known["name"] == model["ref"]
-    return known["weights"] == model["weights"]
+def _as_written(value: Mapping[str, object]) -> dict[str, Any]:
+    """What comes back when `value` has been written and read."""
+    return json.loads(event_line(value))
 
 
-def _changed(name: str, changes: Iterable[str]) -> Refusal:
-    return Refusal(
-        "evaluation.changed",
-        given=f"{name} began with another question: {'; '.join(changes)}.",
-        needed="Answers of one evaluation stand side by side, so all of them are to the same question.",
-        fix="Put it back and go on, or give the new evaluation a name of its own.",
-    )
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = None if path.is_symlink() else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    raise _unreadable(path)
-
-
-def _unreadable(path: Path) -> DataError:
-    return DataError(
-        "evaluation.unreadable",
-        given=f"{path} is missing, a link, or does not hold what Limbeck wrote there.",
-        needed="Limbeck writes this file in one piece; it was changed or taken away.",
-        fix=f"Restore it from a copy, or remove the folder {path.parent}.",
-    )
+def _differences(before: Mapping[str, object], now: Mapping[str, object], whose: str = "") -> list[str]:
+    names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    return [f"{name}{whose} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in names]
 
 
 def _short(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
+    try:
+        value = None if path.is_symlink() else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value.keys() >= set(needed):
+        return value
+    raise DataError(
+        "evaluation.unreadable",
+        given=f"{path} is missing, a link, or does not hold what Limbeck wrote there.",
+        needed="Limbeck writes this file in one piece; it was changed or taken away.",
+        fix=f"Restore it from a copy, or remove the folder {path.parent}.",
+    )

@@ -44,13 +44,9 @@ def export_run(run: Run, form: ExportForm, folder: Path) -> Path:
     try:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(source, beside)
-        for file in run.model_path.iterdir():
-            is_models_own = file.suffix == ".safetensors" or file.name in (
-                "config.json",
-                "model.safetensors.index.json",
-            )
-            if form == "adapter" and not is_models_own:
-                shutil.copy2(file, beside)
+        if form == "adapter":
+            models_own = shutil.ignore_patterns("*.safetensors", "config.json", "model.safetensors.index.json")
+            shutil.copytree(run.model_path, beside, ignore=models_own, dirs_exist_ok=True)
         beside.rename(folder)
     except OSError as error:
         raise write_failed(folder, error) from error

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.runs.lines import iterate_lines
-from limbeck.runs.store import Run, runs_folder
+from limbeck.runs.store import Run
 
-__all__ = ["Node", "content_of", "other_teachers", "teachers_of", "trace"]
+__all__ = ["Node", "content_of", "is_same_model", "other_teachers", "teachers_of", "trace"]
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,15 @@ def trace(run: Run, workspace: Path, role: str = "run", seen: frozenset[str] = f
             parents.append(_parent(recorded[side], workspace, seen | {run.name}))
         elif model is not None:
             parents.append(Node(side, model["name"], (model["weights"] or "")[:12] or "behind an interface"))
-    about = f"{start.get('route', 'on-policy')}, {run.status().state} after step {run.status().step}"
+    status = run.status()
+    about = f"{start.get('route', 'on-policy')}, {status.state} after step {status.step}"
     teacher = start.get("teacher") and {**start["teacher"], "dtype": start.get("teacher_dtype")}
     return Node(role, run.name, about, teacher, tuple(parents))
 
 
 def _parent(parent: Mapping[str, Any], workspace: Path, seen: frozenset[str]) -> Node:
     step = "" if parent["step"] is None else f"@{parent['step']}"
-    path = runs_folder(workspace) / parent["run"]
+    path = Run.home(workspace) / parent["run"]
     if parent["run"] in seen or not (path / "events.jsonl").is_file():
         return Node(parent["role"], f"{parent['run']}{step}", f"{str(parent['weights'])[:12]}, not in this workspace")
     found = trace(Run(path), workspace, parent["role"], seen)
@@ -90,14 +91,14 @@ def _names_before(node: Node) -> Iterator[str]:
 def other_teachers(node: Node) -> str:
     """A warning where stages learnt from different teachers, nothing otherwise."""
     teachers = teachers_of(node)
-    differing = [(run, teacher) for run, teacher in teachers[1:] if not _is_same(teacher, teachers[0][1])]
+    differing = [(run, teacher) for run, teacher in teachers[1:] if not is_same_model(teacher, teachers[0][1])]
     if not differing:
         return ""
     told = ", ".join(f"{run} from {teacher['name']}" for run, teacher in [teachers[0], *differing])
     return f"WARNING: stages learnt from different teachers: {told}. Where they differ, the later undoes the earlier."
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """By content, whatever the names say; by name where there is none, or one of them was rounded as it was read."""
+def is_same_model(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two are one model: by content; by name where there is none, or one of them was rounded as it was read."""
     by_content = one["weights"] and other["weights"] and one["dtype"] == other["dtype"]
     return one["weights"] == other["weights"] if by_content else one["name"] == other["name"]

@@ -17,14 +17,14 @@ from limbeck.errors import DataError, Stopped
 __all__ = ["append_line", "event_line", "iterate_lines", "iterate_places", "write_bytes", "write_failed", "write_text"]
 
 
-def event_line(event: Mapping[str, object]) -> str:
-    """`event` as one line of strict JSON, with its newline. Raises TypeError for what JSON has no word for.
+def event_line(event: Mapping[str, object], indent: int | None = None) -> str:
+    """`event` as strict JSON with its newline, on one line or indented. Raises TypeError for what JSON has no word for.
 
     JSON has no word for numbers that are not finite: they become the texts NaN, Infinity and -Infinity.
     """
     plain = json.loads(json.dumps(dict(event), default=_plain), parse_constant=str)
-    line = json.dumps(plain, ensure_ascii=False, allow_nan=False)
-    return line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # a lone surrogate becomes its JSON escape
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # a lone surrogate becomes its JSON escape
 
 
 def _plain(value: object) -> object:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from limbeck.console import safe
 from limbeck.errors import DataError, UsageError
 from limbeck.runs.lines import write_bytes
-from limbeck.runs.store import find_run
+from limbeck.runs.store import Run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -227,7 +226,7 @@ def _shown(data: bytes, signs: Mapping[str, str]) -> str:
 def worst_marks(run: str, workspace: Path, num: int = 3, beta: float | None = None) -> MarkSheet:
     """The worst answers of what a run marked last, or at a step (NAME@STEP). Raises UsageError if there is nothing."""
     name, _, step = run.removeprefix("run:").partition("@")
-    folder = find_run(name, workspace).path
+    folder = Run.find(workspace, name).path
     stored = {path.name: path for path in sorted((folder / "marks").glob("step-*.safetensors"))}
     wanted = marks_name(int(step)) if step.isdecimal() else next(reversed(stored), "") if not step else ""
     if wanted not in stored:
@@ -281,17 +280,15 @@ def write_marks(path: Path, sheet: MarkSheet) -> None:
 
 def read_marks(path: Path) -> MarkSheet:
     """A stored sheet. Raises DataError for a file that cannot be read or is none."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    from safetensors import SafetensorError, safe_open
 
     try:
-        # no link: a folder from elsewhere must not choose which file is read
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            data = file.read()
-        tensors = load(data)
+        if path.is_symlink():
+            raise ValueError("it is a link, and a folder from elsewhere must not choose which file is read")
+        with safe_open(path, "numpy") as file:
+            about = json.loads(file.metadata()["limbeck"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         tensors["candidate_ids"] = tensors["piece_ids"][tensors["candidate_places"]]
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        about = json.loads(header["__metadata__"]["limbeck"])
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}")
         answers = tuple(_answers(tensors, about))

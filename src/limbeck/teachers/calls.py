@@ -21,16 +21,18 @@ from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, Lost, Reply
-from limbeck.recipe.parts import Hosted, Options
+from limbeck.recipe.kinds import Options
+from limbeck.recipe.parts import Hosted
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
-from limbeck.teachers.reply import Failure, Outcome, judge
+from limbeck.teachers.reply import Answer, Failure, judge
 
 __all__ = ["Calls", "HostedSettings"]
 
 _MAX_WAIT_S = 30.0
 _TELL_EVERY_S = 10.0
 _LOOK_AGAIN_S = 0.1  # while another process asks the same
+_LEAST_SHARE = 0.1  # of the time of an attempt
 _GO_ON = "Then start again: every answer that came is stored and not asked again."
 _STOPS = {
     "unauthorized": ("The endpoint takes another key.", "Set the right key in the environment."),
@@ -93,7 +95,6 @@ class Calls:
         endpoint: Endpoint,
         settings: HostedSettings,
         ledger: Ledger,
-        account: str,
         tell: Callable[[str], None],
     ) -> None:
         self._num_questions = len(questions)
@@ -103,9 +104,7 @@ class Calls:
         self._model = model
         self._where = f"{model} at {endpoint.url}"
         self._settings = settings
-        self._caps = settings.caps()
         self._ledger = ledger
-        self._account = account
         self._client = HttpClient(endpoint, num_connections=settings.concurrency)
         self._gate = Gate(settings.concurrency)
         self._num_unusable = 0  # in a row
@@ -180,53 +179,55 @@ class Calls:
                 outcome = await self._attempt(call)
             except TimeoutError:  # no place was free before its deadline
                 break
-            if isinstance(outcome, str):
-                if outcome == STORED:
-                    return None
-                await self._gate.sleep(_LOOK_AGAIN_S)
-                continue
-            if outcome.answer is not None:
-                self._gate.widen()
-                self._count(usable=outcome.answer.label == "ok")
+            if outcome == STORED:
                 return None
-            failure = Failure(outcome.kind, outcome.text)
-            wait_s = self._wait_s(call, outcome)
-            if outcome.kind in _STOPS or (outcome.wait_s or 0.0) > self._settings.deadline_s:
-                self._stop(outcome)
-            is_late = call.until is not None and time.monotonic() + wait_s >= call.until
-            if outcome.kind == "rejected" or call.num_failed >= self._settings.num_attempts or is_late:
-                break
-            await self._gate.sleep(wait_s)
+            if outcome == BUSY:
+                await self._gate.sleep(_LOOK_AGAIN_S)
+            elif isinstance(outcome, Answer):
+                self._gate.widen()
+                self._count(usable=outcome.label == "ok")
+                return None
+            elif isinstance(outcome, Failure):
+                failure = outcome
+                wait_s = self._wait_s(call, failure)
+                if failure.kind in _STOPS or (failure.wait_s or 0.0) > self._settings.deadline_s:
+                    self._stop(failure)
+                # an attempt without time to answer would cost money for nothing
+                ends_at = time.monotonic() + wait_s + _LEAST_SHARE * self._settings.attempt_s
+                is_late = call.until is not None and ends_at >= call.until
+                if failure.kind == "rejected" or call.num_failed >= self._settings.num_attempts or is_late:
+                    break
+                await self._gate.sleep(wait_s)
         self._count(usable=False)
         return failure
 
-    def _wait_s(self, call: _Call, outcome: Outcome) -> float:
+    def _wait_s(self, call: _Call, failure: Failure) -> float:
         """How long to wait before the next attempt: as the endpoint asks, or by full jitter; all wait if it is busy."""
-        call.num_failed += outcome.kind != "rate-limited"
+        is_busy = failure.kind == "rate-limited"
+        call.num_failed += not is_busy
         longest_s = min(_MAX_WAIT_S, self._settings.first_wait_s * 2.0**call.num_waits)
         call.num_waits += 1
         jitter_s = random.SystemRandom().uniform(0.0, longest_s)
-        if outcome.wait_s is None and outcome.kind != "rate-limited":
+        if failure.wait_s is None and not is_busy:
             return jitter_s
-        asked_s = jitter_s if outcome.wait_s is None else outcome.wait_s
+        asked_s = jitter_s if failure.wait_s is None else failure.wait_s
         self._gate.narrow(call.sent_at, asked_s)
         return asked_s + min(jitter_s, 0.1 * asked_s)  # not all at once
 
-    async def _attempt(self, call: _Call) -> Outcome | str:
+    async def _attempt(self, call: _Call) -> Answer | Failure | str:
         """One request, when there is a place and budget for it; STORED or BUSY where another process asks or asked."""
+        question = call.question
         while True:
             await self._gate.enter(call.until)
             name = FULL
             try:
-                wanted = (self._account, call.question, self._caps)
-                if self._gate.num_in_flight == 1 or self._ledger.fits(*wanted):
-                    name = await asyncio.to_thread(self._ledger.intend, *wanted, self._settings.attempt_s)
+                name = await asyncio.to_thread(self._ledger.intend, question, self._settings.attempt_s)
                 if name in (STORED, BUSY):
                     return name
                 if name != FULL and self._gate.is_open():
                     return await self._send(call, name)
                 if name != FULL:  # the endpoint has asked everybody to wait meanwhile
-                    await self._settle(name, call.question, Lost("unreachable", "", sent=False), Outcome("not-sent"))
+                    await self._settle(name, question, Lost("unreachable", "", sent=False), Failure("not-sent", ""))
             finally:
                 self._gate.leave(ended=name != FULL)
             if name == FULL and self._gate.num_in_flight == 0:
@@ -234,7 +235,7 @@ class Calls:
             if name == FULL:  # a call that ends may cost less than was reserved
                 await self._gate.change(call.until)
 
-    async def _send(self, call: _Call, name: str) -> Outcome:
+    async def _send(self, call: _Call, name: str) -> Answer | Failure:
         question = call.question
         body = {**question.request, self._settings.limit_name: question.limit, "stream": False}
         call.sent_at = time.monotonic()
@@ -249,22 +250,18 @@ class Calls:
         await self._settle(name, question, reply, outcome)
         return outcome
 
-    async def _settle(self, name: str, question: Question, reply: Reply | Lost, outcome: Outcome) -> None:
-        answer = outcome.answer
-        spent = question.worst  # where it is not known what was charged
+    async def _settle(self, name: str, question: Question, reply: Reply | Lost, outcome: Answer | Failure) -> None:
+        spent, label = question.worst, ""  # the worst where it is not known what was charged
         if isinstance(reply, Lost) and not reply.sent:
             spent = Cost()
         elif isinstance(reply, Reply) and reply.status != 200:
             spent = Cost(calls=1)
-        elif answer is not None and answer.input_tokens is not None and answer.output_tokens is not None:
-            spent = self._settings.cost(answer.input_tokens, answer.output_tokens)
-        await asyncio.to_thread(
-            self._ledger.settle,
-            *(name, question, reply),
-            outcome=outcome.kind,
-            spent=spent,
-            label=answer.label if answer is not None else "",
-        )
+        if isinstance(outcome, Answer):
+            label = outcome.label
+            if outcome.input_tokens is not None and outcome.output_tokens is not None:
+                spent = self._settings.cost(outcome.input_tokens, outcome.output_tokens)
+        end = {"outcome": outcome.kind, "spent": spent, "label": label}
+        await asyncio.to_thread(self._ledger.settle, name, question, reply, **end)
 
     def _count(self, *, usable: bool) -> None:
         """The breaker: so many questions in a row without a usable answer mean a fault that all of them share."""
@@ -275,18 +272,18 @@ class Calls:
             fix = f"Look at the labels and reasons of the last answers. {_GO_ON}"
             self._gate.close(Stopped("teacher.nothing-usable", given=given, needed=needed, fix=fix))
 
-    def _stop(self, outcome: Outcome) -> None:
-        needed, fix = _STOPS.get(outcome.kind, ("It asks to wait longer than a call may take.", "Wait as long."))
-        given = f"{self._where} ended the writing ({outcome.kind}): {outcome.text}."
-        self._gate.close(Stopped(f"teacher.{outcome.kind}", given=given, needed=needed, fix=f"{fix} {_GO_ON}"))
+    def _stop(self, failure: Failure) -> None:
+        needed, fix = _STOPS.get(failure.kind, ("It asks to wait longer than a call may take.", "Wait as long."))
+        given = f"{self._where} ended the writing ({failure.kind}): {failure.text}."
+        self._gate.close(Stopped(f"teacher.{failure.kind}", given=given, needed=needed, fix=f"{fix} {_GO_ON}"))
         raise Halted
 
     def _over_budget(self) -> Stopped:
-        spent = self._ledger.spent(self._account)
+        spent = self._ledger.spent()
         amounts = f"{spent.calls} calls, {spent.tokens} tokens, {spent.nano * 1e-9:.6g} money"
         return Stopped(
             "teacher.budget",
-            given=f"{self._account} has spent {amounts}: its budget has no room for a call to {self._where}.",
+            given=f"{self._ledger.account} has spent {amounts}: its budget has no room for a call to {self._where}.",
             needed="A call is sent only if the most that it can cost, its prompt and its longest answer, still fits.",
             fix=f"Raise the cap. {_GO_ON}",
         )

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from limbeck.data.rows import Message
 from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
-from limbeck.teachers import writer
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import Caps, Cost, Ledger, Question
+from limbeck.teachers.ledger import NO_CAPS, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, read_answer
 
-__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher", "HostedWriter"]
+__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
 
 Turns = Sequence[Mapping[str, object]]
 
@@ -46,10 +42,10 @@ class HostedTeacher:
     ) -> None:
         assert ref.kind == "hosted", "the caller tells hosted models from others"
         self.name = ref.text.partition(":")[2].strip()
-        self.ledger = Ledger(workspace, plain_address(settings.base_url), settings.alias)
+        address = plain_address(settings.base_url)
+        self.ledger = Ledger(workspace, address, settings.alias, account=account, caps=settings.caps())
         self._model = settings.answers_as or self.name
         self._settings = settings
-        self._account = account
         self._environ = environ
 
     def write(
@@ -78,20 +74,16 @@ class HostedTeacher:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
 
-    def spent(self) -> Cost:
-        """What the account has spent so far."""
-        return self.ledger.spent(self._account)
-
     def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
-        if not endpoint.is_local and self._settings.caps() == Caps():
+        if not endpoint.is_local and self.ledger.caps == NO_CAPS:
             raise UsageError(
                 "teacher.no-budget",
                 given=f"No budget is set for {self.name} at {endpoint.url}.",
                 needed="Answers from another machine may cost money, and a mistake would be paid for row by row.",
                 fix="Set max_cost with both prices, max_total_tokens or max_calls.",
             )
-        return Calls(questions, self._model, endpoint, self._settings, self.ledger, self._account, tell)
+        return Calls(questions, self._model, endpoint, self._settings, self.ledger, tell)
 
     def _question(self, messages: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> Question:
         request: dict[str, object] = {"model": self.name, "messages": [dict(message) for message in messages], **fixed}
@@ -105,45 +97,4 @@ class HostedTeacher:
         start = self.ledger.find(question.key, question.limit)
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
-        return read_answer(body, self._model, label=label, raw=f"{self.ledger.path}, byte {start}")
-
-
-@dataclass(frozen=True)
-class HostedWriter:
-    """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
-
-    A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
-    """
-
-    teacher: HostedTeacher
-    max_tokens: int
-    temperature: float
-    seed: int
-    log: Callable[..., None]
-
-    def write(self, questions: Sequence[writer.Question]) -> list[writer.Answer]:
-        numbers: Counter[tuple[Message, ...]] = Counter()
-        asked: list[tuple[Turns, int]] = []
-        for question in questions:
-            turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
-            asked.append((turns, numbers[question.messages]))
-            numbers[question.messages] += 1
-        found = self.teacher.write(
-            asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
-        )
-        answers = [_written(each) for each in found]
-        cost = self.teacher.spent()
-        money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
-        self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
-        return answers
-
-    def _tell(self, text: str) -> None:
-        self.log("phase", phase=f"teacher writes answers: {text}")
-
-
-def _written(found: Answer | Failure) -> writer.Answer:
-    if isinstance(found, Failure):
-        label = "rejected" if found.kind == "rejected" else "failed"
-        return writer.Answer("", False, label, f"{found.kind}: {found.text}")
-    label = None if found.label == "ok" else found.label
-    return writer.Answer(found.text, found.label == "cut-off", label)
+        return read_answer(body, self._model, label)

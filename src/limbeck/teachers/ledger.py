@@ -76,35 +76,26 @@ class Question(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class _Open(NamedTuple):
-    """A call that was announced and has no outcome yet."""
-
-    account: str
-    reserved: Cost
-    key: str
-    host: str
-    pid: int
-    until: float
-
-    def is_on_its_way(self) -> bool:
-        """Whether another process of this machine is at it."""
-        is_other = self.host == socket.gethostname() and self.pid != os.getpid()
-        return is_other and time.time() < self.until and psutil.pid_exists(self.pid)
+NO_CAPS = Caps()
 
 
 class Ledger:
-    """The calls to one endpoint. Any thread and any process may use it at any time."""
+    """The calls to one endpoint, with the caps of the account that pays. Any thread and process may use it any time."""
 
-    def __init__(self, workspace: Path, url: str, alias: str | None = None) -> None:
+    def __init__(
+        self, workspace: Path, url: str, alias: str | None = None, *, account: str = "", caps: Caps = NO_CAPS
+    ) -> None:
         readable = re.sub(r"[^a-z0-9.]+", "-", url.lower().partition("://")[2])[:60].strip("-.")
         alias = alias or f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
         folder = inside(workspace, Path("teachers") / check_name(alias, what="endpoint"))
+        self.account = account
+        self.caps = caps
         self.path = folder / "ledger.jsonl"
         self._lock_path = folder / "ledger.lock"
         self._lock = threading.Lock()
         self._end = 0  # the byte up to which the file is known
-        self._open: dict[str, _Open] = {}
-        self._committed: dict[str, Cost] = {}
+        self._open: dict[str, dict[str, Any]] = {}  # the intents of calls without an outcome
+        self._spent = Cost()  # by the account; calls without an outcome at the most that they could cost
         self._closed: dict[str, dict[int, tuple[int, str]]] = {}  # question, longest length: byte of its line, label
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,10 +105,10 @@ class Ledger:
         with self._held():
             pass
 
-    def spent(self, account: str) -> Cost:
-        """What an account has spent, calls without an outcome at the most that they could cost."""
+    def spent(self) -> Cost:
+        """What the account has spent, calls without an outcome at the most that they could cost."""
         with self._held():
-            return self._committed.get(account, Cost())
+            return self._spent
 
     def find(self, key: str, limit: int) -> int | None:
         """The byte where the answer's line starts, as far as known: asked with this longest length, or ended under a
@@ -132,21 +123,17 @@ class Ledger:
         line: dict[str, Any] = next(iterate_places(self.path, start))[2]
         return line["label"], line["raw"].encode("utf-8", "surrogateescape")
 
-    def fits(self, account: str, question: Question, caps: Caps) -> bool:
-        """Whether the caps have room for a call, as far as known."""
-        return caps.allow(self._committed.get(account, Cost()).plus(question.worst))
-
-    def intend(self, account: str, question: Question, caps: Caps, lasting_s: float) -> str:
+    def intend(self, question: Question, lasting_s: float) -> str:
         """Announce a call that ends within `lasting_s`: its name, or STORED, BUSY or FULL if it is not to be sent."""
         with self._held():
             if self.find(question.key, question.limit) is not None:
                 return STORED
-            if any(other.key == question.key and other.is_on_its_way() for other in self._open.values()):
+            if any(intent["key"] == question.key and _is_on_its_way(intent) for intent in self._open.values()):
                 return BUSY
-            if not self.fits(account, question, caps):
+            if not self.caps.allow(self._spent.plus(question.worst)):
                 return FULL
             call = uuid.uuid4().hex
-            entry = {"account": account, "reserved": question.worst, "key": question.key}
+            entry = {"account": self.account, "reserved": question.worst, "key": question.key}
             mine = {"host": socket.gethostname(), "pid": os.getpid(), "until": time.time() + lasting_s}
             self._append({"kind": "intent", "call": call, **entry, **mine})
             return call
@@ -174,19 +161,15 @@ class Ledger:
 
     def _take_in(self, start: int, line: dict[str, Any]) -> None:
         if line["kind"] == "intent":
-            announced = _Open(
-                line["account"], Cost(*line["reserved"]), *(line[k] for k in ("key", "host", "pid", "until"))
-            )
-            self._open[line["call"]] = announced
-            self._commit(announced.account, announced.reserved)
-            return
-        if line["label"]:
-            self._closed.setdefault(line["key"], {}).setdefault(line["limit"], (start, line["label"]))
-        if (known := self._open.pop(line["call"], None)) is not None:
-            self._commit(known.account, Cost(*line["spent"]).plus(known.reserved, -1))
-
-    def _commit(self, account: str, cost: Cost) -> None:
-        self._committed[account] = self._committed.get(account, Cost()).plus(cost)
+            intent = self._open[line["call"]] = line
+            cost = Cost(*line["reserved"])
+        else:
+            if line["label"]:
+                self._closed.setdefault(line["key"], {}).setdefault(line["limit"], (start, line["label"]))
+            intent = self._open.pop(line["call"], None)
+            cost = Cost(*line["spent"]).plus(Cost(*intent["reserved"]), -1) if intent is not None else Cost()
+        if intent is not None and intent["account"] == self.account:
+            self._spent = self._spent.plus(cost)
 
     @contextmanager
     def _held(self) -> Generator[None]:
@@ -202,3 +185,9 @@ class Ledger:
                 yield
             finally:
                 os.close(descriptor)
+
+
+def _is_on_its_way(intent: Mapping[str, Any]) -> bool:
+    """Whether another process of this machine is at an announced call."""
+    is_other = intent["host"] == socket.gethostname() and intent["pid"] != os.getpid()
+    return is_other and time.time() < intent["until"] and psutil.pid_exists(intent["pid"])

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from limbeck.http import Lost, Reply, retry_after_s
 
-__all__ = ["Answer", "Failure", "Outcome", "judge", "read_answer"]
+__all__ = ["Answer", "Failure", "judge", "read_answer"]
 
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "ok"),
@@ -45,73 +45,62 @@ _SHOWN_LENGTH = 300
 class Answer:
     """What the teacher wrote. `text` is without its reasoning, which endpoints hand over in one of several forms.
 
-    `finish_reason` and `model` are as the endpoint gave them, token counts are None where it gave none.
-    `raw` is where the reply's bytes lie.
+    Token counts are None where the endpoint gave none.
     """
 
+    kind: ClassVar[str] = "answered"
     text: str
     label: str
     reasoning: str = ""
-    finish_reason: str | None = None
-    model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    raw: str = ""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A question without an answer: how its last attempt ended and what the endpoint said. It may be asked again."""
+    """An attempt without an answer: how it ended, what was said, how long the endpoint asks to wait, if it does."""
 
     kind: str
     text: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended; `wait_s` is how long the endpoint asks to wait, None if it does not."""
-
-    kind: str
-    text: str = ""
     wait_s: float | None = None
-    answer: Answer | None = None
 
 
 class _Unreadable(ValueError):
     """Bytes that are no chat completion; the text says why."""
 
 
-def judge(reply: Reply | Lost, model: str) -> Outcome:
+def judge(reply: Reply | Lost, model: str) -> Answer | Failure:
     """How an attempt ended, for a question that was put to `model`."""
     if isinstance(reply, Lost):
-        if reply.why == "oversize":  # it was written and charged for, and would be as long again
-            return Outcome("answered", reply.text, answer=Answer("", "oversize"))
-        return Outcome(reply.why, reply.text)
+        # what is too long was written and charged for, and would be as long again
+        return Answer("", "oversize") if reply.why == "oversize" else Failure(reply.why, reply.text)
     wait_s = retry_after_s(reply.headers)
     said, codes = _error_of(reply.body)
     text = f"status {reply.status}: {said}"
     if codes & _QUOTA_CODES:
-        return Outcome("quota", text)
+        return Failure("quota", text)
     if reply.status == 200:
         if reply.headers.get("content-encoding", "") not in ("", "identity"):
-            return Outcome("broken", "the body is compressed, which was not asked for", wait_s)
+            return Failure("broken", "the body is compressed, which was not asked for", wait_s)
         try:
-            return Outcome("answered", answer=_answer(reply.body, model))
+            return _answer(reply.body, model)
         except _Unreadable as unreadable:
-            return Outcome("broken", f"{unreadable}: {said}", wait_s)
+            return Failure("broken", f"{unreadable}: {said}", wait_s)
     if "model_not_found" in codes:
-        return Outcome("unknown-model", text)
+        return Failure("unknown-model", text)
     if location := reply.headers.get("location"):
         text = f"status {reply.status}, to {location[:_SHOWN_LENGTH]}"
-    return Outcome(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
+    return Failure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
 
 
-def read_answer(body: bytes, model: str, *, label: str, raw: str) -> Answer:
+def read_answer(body: bytes, model: str, label: str) -> Answer:
     """A stored reply as this version reads it; `model` is the name under which the endpoint should answer."""
+    if label == "oversize":
+        return Answer("", label)
     try:
-        return replace(Answer("", label) if label == "oversize" else _answer(body, model), raw=raw)
+        return _answer(body, model)
     except _Unreadable:
-        return Answer("", "unreadable", raw=raw)
+        return Answer("", "unreadable")
 
 
 def _answer(body: bytes, model: str) -> Answer:
@@ -131,9 +120,8 @@ def _answer(body: bytes, model: str) -> Answer:
         content, reasoning = block[2], reasoning or block[1].strip()
     elif (start := _REASONING_START.match(content)) is not None:
         content, reasoning, is_unclosed = "", reasoning or content[start.end() :].strip(), True
-    finish_reason, replied, usage = choices[0].get("finish_reason"), value.get("model"), value.get("usage")
-    end = _ENDS.get(finish_reason, "unknown-end") if isinstance(finish_reason, str) else "unknown-end"
-    is_other = isinstance(replied, str) and not _is_same_model(replied, model)
+    reason = choices[0].get("finish_reason")
+    end = _ENDS.get(reason, "unknown-end") if isinstance(reason, str) else "unknown-end"
     labels = (  # the first that holds
         (end == "filtered", "filtered"),
         (refusal, "refused"),
@@ -143,15 +131,14 @@ def _answer(body: bytes, model: str) -> Answer:
         (is_unclosed, "unclosed-reasoning"),
         (not content.strip(), "empty"),
         (end == "unknown-end", "unknown-end"),
-        (is_other, "other-model"),
+        (not _is_same_model(value.get("model"), model), "other-model"),
     )
+    usage = value.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     return Answer(
         text=refusal or content,
         label=next((label for holds, label in labels if holds), "ok"),
         reasoning=reasoning,
-        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
-        model=replied if isinstance(replied, str) else None,
         input_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=_count(usage.get("completion_tokens")),
     )
@@ -160,15 +147,13 @@ def _answer(body: bytes, model: str) -> Answer:
 def _parsed(body: bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):
-            raise _Unreadable("a key stands twice in one object")
+            raise ValueError("a key stands twice in one object")
         return dict(pairs)
 
     try:
         value = json.loads(body.decode("utf-8-sig", "replace"), object_pairs_hook=once)
-    except _Unreadable:
-        raise
-    except (ValueError, RecursionError):
-        raise _Unreadable("the body is no JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise _Unreadable(f"the body is no JSON, {error}") from None
     if not isinstance(value, dict):
         raise _Unreadable("the body is no JSON object")
     return value
@@ -182,8 +167,10 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _is_same_model(replied: str, asked: str) -> bool:
-    """An endpoint may add a date or a version, or leave the owner out or put it in."""
+def _is_same_model(replied: object, asked: str) -> bool:
+    """An endpoint may add a date or a version, leave the owner out or put it in, or not say."""
+    if not isinstance(replied, str):
+        return True
     return replied.startswith(asked) or asked.endswith("/" + replied) or replied.endswith("/" + asked)
 
 

@@ -17,17 +17,20 @@ gives text. Every answer is stored as it came, with a label where it is not lear
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from limbeck.data.chat import Prompt, Template, render_prompts
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.chat import Prompt, render_prompts
+from limbeck.data.rows import Message, Row
+from limbeck.data.templates import Template
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.teachers import hosted
 
-__all__ = ["Answer", "LocalWriter", "Question", "Writer", "ask", "rows_of"]
+__all__ = ["Answer", "HostedWriter", "LocalWriter", "Question", "Writer", "ask", "rows_of", "with_examples"]
 
 _REFUSAL = re.compile(
     r"((i'm|i am)? ?(very |so )?(sorry|afraid),? ?(but )?)?"
@@ -74,10 +77,7 @@ class LocalWriter:
     max_prompt_tokens: int
 
     def write(self, questions: Sequence[Question]) -> list[Answer]:
-        rows = [
-            Row(question.messages, None, f"question {place + 1}", content_hash(question.messages), {})
-            for place, question in enumerate(questions)
-        ]
+        rows = [Row(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
         model = self.engine.model
         prompts = render_prompts(
             rows,
@@ -95,6 +95,47 @@ class LocalWriter:
         ]
 
 
+@dataclass(frozen=True)
+class HostedWriter:
+    """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
+
+    A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
+    """
+
+    teacher: hosted.HostedTeacher
+    max_tokens: int
+    temperature: float
+    seed: int
+    log: Callable[..., None]
+
+    def write(self, questions: Sequence[Question]) -> list[Answer]:
+        numbers: Counter[tuple[Message, ...]] = Counter()
+        asked: list[tuple[hosted.Turns, int]] = []
+        for question in questions:
+            turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
+            asked.append((turns, numbers[question.messages]))
+            numbers[question.messages] += 1
+        found = self.teacher.write(
+            asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
+        )
+        answers = [_written(each) for each in found]
+        cost = self.teacher.ledger.spent()
+        money = f" and {cost.nano * 1e-9:.6g} money" if cost.nano else ""
+        self.log("note", text=f"The run has spent {cost.calls} calls, {cost.tokens} tokens{money} on its teacher.")
+        return answers
+
+    def _tell(self, text: str) -> None:
+        self.log("phase", phase=f"teacher writes answers: {text}")
+
+
+def _written(found: hosted.Answer | hosted.Failure) -> Answer:
+    if isinstance(found, hosted.Failure):
+        label = "rejected" if found.kind == "rejected" else "failed"
+        return Answer("", False, label, f"{found.kind}: {found.text}")
+    label = None if found.label == "ok" else found.label
+    return Answer(found.text, found.label == "cut-off", label)
+
+
 def ask(
     writer: Writer, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
 ) -> list[dict[str, Any]]:
@@ -106,7 +147,7 @@ def ask(
     asked = [(prompt, sample) for prompt in prompts for sample in range(num_answers)]
     questions = [
         Question(
-            _with_examples(prompt.messages, examples),
+            with_examples(prompt.messages, examples),
             stream_key(seed, Purpose.TEACHER, 0, prompt.content_hash, prompt.occurrence, sample),
         )
         for prompt, sample in asked
@@ -131,7 +172,8 @@ def ask(
     return rows
 
 
-def _with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+    """What a teacher is asked: the conversation, behind its system turn the examples as turns of it."""
     num_system = int(messages[0].role == "system")
     shown = [turn for row in examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
     return (*messages[:num_system], *(turn for turn in shown if turn.role != "system"), *messages[num_system:])
@@ -152,5 +194,5 @@ def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[Row]:
     found: list[Row] = []
     for row in stored:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"])
-        found.append(Row(messages, row["answer"], row["source"], content_hash(messages), {}))
+        found.append(Row(messages, row["answer"], row["source"]))
     return found

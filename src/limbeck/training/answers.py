@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from limbeck.data.chat import Prompt, RenderedPrompts
+from limbeck.data.chat import Prompt
 from limbeck.data.targets import Targets, holds_stop, make_targets
 from limbeck.errors import Refusal, Stopped
 from limbeck.recipe.schema import Recipe
@@ -23,15 +23,7 @@ from limbeck.teachers.writer import ask, rows_of
 from limbeck.training.material import Material, num_positions, render_rows
 from limbeck.training.setup import Models, make_writer
 
-__all__ = [
-    "TARGETS",
-    "TEACHER_ANSWERS",
-    "as_student_reads",
-    "ask_teacher",
-    "label_unfit",
-    "write_answers",
-    "written_targets",
-]
+__all__ = ["TARGETS", "TEACHER_ANSWERS", "as_student_reads", "ask_teacher", "write_answers", "written_targets"]
 
 TEACHER_ANSWERS = "teacher"
 TARGETS = "targets"
@@ -46,9 +38,16 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
         return
     log("phase", phase="teacher writes answers")
     rows = ask_teacher(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
-    label_unfit(rows, material, recipe)
+    targets = _targets(rows, material, recipe)
+    limit = num_positions(material.student_ref)
+    for row, prompt in zip(_unlabelled(rows), targets.prompts, strict=True):
+        answer = targets.answer_to(prompt)
+        if holds_stop(answer, material.stop):
+            row["label"] = "stop-inside"
+        elif limit is not None and len(prompt.ids) + len(answer) > limit:
+            row["label"] = "too-long"
     run.write_answers(TEACHER_ANSWERS, rows)
-    fit = [row for row in rows if row["label"] is None]
+    fit = _unlabelled(rows)
     run.write_answers(TARGETS, [{"prompt": row["prompt"], "answer": row["answer"]} for row in fit])
     labels = Counter(row["label"] for row in rows if row["label"] is not None)
     log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
@@ -90,56 +89,44 @@ def ask_teacher(
     return rows
 
 
-def label_unfit(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> None:
-    """Label what the student cannot learn of a teacher's answers once they are in its own tokens."""
-    fit = [row for row in stored if row["label"] is None]
-    targets = _targets(fit, material, recipe)
-    limit = num_positions(material.student_ref)
-    for row, prompt in zip(fit, targets.prompts, strict=True):
-        answer = targets.answer_to(prompt)
-        if holds_stop(answer, material.stop):
-            row["label"] = "stop-inside"
-        elif limit is not None and len(prompt.ids) + len(answer) > limit:
-            row["label"] = "too-long"
-
-
 def as_student_reads(
     stored: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], material: Material
 ) -> tuple[Completion, ...]:
     """A teacher's answers, one to each of `prompts`, in the student's tokens; one that was cut off has no end."""
     asked = [replace(prompt, reference=row["answer"]) for prompt, row in zip(prompts, stored, strict=True)]
-    rendered = RenderedPrompts(tuple(asked), (), None, ())
     cut_off = [bool(row["cut_off"]) for row in stored]
-    targets = make_targets(rendered, material.tokenizer, material.stop, cut_off)
+    targets = make_targets(asked, material.tokenizer, material.stop, cut_off)
     return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
 
 
-def written_targets(stored: Sequence[Mapping[str, Any]], material: Material, recipe: Recipe) -> Targets:
+def written_targets(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
     """A teacher's answers that bear no label, as targets.
 
     Raises:
         Refusal: none is left.
     """
-    fit = [row for row in stored if row["label"] is None]
-    if not fit:
+    targets = _targets(stored, material, recipe)
+    if not targets.prompts:
         raise Refusal(
             "teacher.nothing-to-learn",
             given=f"None of the teacher's {len(stored)} answers is fit to learn from.",
             needed="Answers that are cut off, empty, refused or doubled teach what nobody wants.",
             fix="Look at them in answers/teacher.jsonl; raise max_teacher_tokens if they are cut off.",
         )
-    return _targets(fit, material, recipe)
+    return targets
 
 
-def _targets(fit: Sequence[Mapping[str, Any]], material: Material, recipe: Recipe) -> Targets:
-    """In the student's tokens: the teacher's own where both have one vocabulary and it scores, else of its text."""
-    if not fit:
+def _unlabelled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["label"] is None]
+
+
+def _targets(rows: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
+    """Rows without a label in the student's tokens: the teacher's own where it scores, for then both have one
+    vocabulary, else those of its text."""
+    if not (fit := _unlabelled(rows)):
         return Targets((), {})
     rendered = render_rows(rows_of(fit), material, recipe)
     if not recipe.scores:
-        return make_targets(rendered, material.tokenizer, material.stop, [False] * len(fit))
-    answers = {
-        (prompt.content_hash, prompt.occurrence): tuple(row["ids"])
-        for prompt, row in zip(rendered.prompts, fit, strict=True)
-    }
-    return Targets(rendered.prompts, answers)
+        return make_targets(rendered.prompts, material.tokenizer, material.stop, [False] * len(fit))
+    identities = [(prompt.content_hash, prompt.occurrence) for prompt in rendered.prompts]
+    return Targets(rendered.prompts, {key: tuple(row["ids"]) for key, row in zip(identities, fit, strict=True)})

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from limbeck.errors import Diverged, Refusal
+from limbeck.models.load import put_weights
+from limbeck.models.save import unfinished
 from limbeck.training.state import TrainState
 
 __all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
@@ -51,7 +54,13 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
     Raises:
         Diverged: a weight or moment is not finite; what lies on disk stays as it is.
     """
-    contents = {STUDENT: _weights(state), OPTIMIZER: _moments(state)}
+    named = state.weights.named
+    moments = {
+        f"{name}/{key}": torch.as_tensor(value)
+        for name, parameter in named.items()
+        for key, value in state.optimizer.state.get(parameter, {}).items()
+    }
+    contents: dict[str, Mapping[str, Tensor]] = {STUDENT: named, OPTIMIZER: moments}
     for name, tensors in contents.items():
         for key, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
@@ -61,28 +70,24 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
                     needed="A checkpoint of it would replace a healthy one.",
                     fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
                 )
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / _name(state.step)
-    beside = folder / f".tmp-{state.step}-{os.getpid()}"
-    for unfinished in folder.glob(".tmp-*"):
-        shutil.rmtree(unfinished)
-    beside.mkdir()
-    for name, tensors in contents.items():
-        # by way of numpy, since weights that share one piece of memory are no duplicates of each other
-        save_file({key: tensor.cpu().numpy() for key, tensor in tensors.items()}, beside / name)
-    files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
-    (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
-    for name in (*contents, MANIFEST):
-        _sync(beside / name)
-    _sync(beside)
-    if target.exists():
-        shutil.rmtree(target)
-    beside.rename(target)
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left)
+    target = _place(folder, state.step)
+    with unfinished(target) as beside:
+        beside.mkdir(parents=True)
+        for name, tensors in contents.items():
+            # by way of numpy, since weights that share one piece of memory are no duplicates of each other
+            arrays = {key: tensor.detach().cpu().contiguous().numpy() for key, tensor in tensors.items()}
+            save_file(arrays, beside / name)
+        files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
+        (beside / MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
+        for path in (*(beside / name for name in contents), beside / MANIFEST, beside):
+            _sync(path)
     _sync(folder)
     steps = _steps(folder)
     place = steps.index(target)
     for other in steps[:place] + steps[place + NUM_KEPT :]:
-        if other.name != _name(kept_step):
+        if kept_step is None or other != _place(folder, kept_step):
             shutil.rmtree(other)
     return target
 
@@ -123,7 +128,7 @@ def load_weights(folder: Path, step: int, state: TrainState) -> None:
     Raises:
         Refusal: the checkpoint is gone or damaged.
     """
-    path = folder / _name(step)
+    path = _place(folder, step)
     if (damage := _damage(path)) is not None:
         raise Refusal(
             "checkpoint.kept-step",
@@ -135,31 +140,14 @@ def load_weights(folder: Path, step: int, state: TrainState) -> None:
 
 
 def _load_student(path: Path, state: TrainState) -> None:
-    weights, own = load_file(path / STUDENT), state.weights.named
-    shapes, own_shapes = ({name: each.shape for name, each in side.items()} for side in (weights, own))
-    if differing := sorted(name for name in shapes.keys() | own_shapes if shapes.get(name) != own_shapes.get(name)):
+    if differing := put_weights(load_file(path / STUDENT), state.weights.named):
         raise Refusal(
             "checkpoint.other-model",
             given=f"{path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",
             needed="A checkpoint continues the model that it was written for.",
             fix="Start from the recipe that the run folder holds.",
         )
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
     state.weights.publish()
-
-
-def _weights(state: TrainState) -> dict[str, Tensor]:
-    return {name: parameter.detach().contiguous() for name, parameter in state.weights.named.items()}
-
-
-def _moments(state: TrainState) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": torch.as_tensor(value).contiguous()
-        for name, parameter in state.weights.named.items()
-        for key, value in state.optimizer.state.get(parameter, {}).items()
-    }
 
 
 def _hash(path: Path) -> str:
@@ -176,8 +164,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _name(step: int | None) -> str:
-    return "" if step is None else f"step-{step:08d}"
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
 
 
 def _steps(folder: Path) -> list[Path]:
@@ -193,7 +181,7 @@ def _damage(path: Path) -> str | None:
         known = {name: (manifest["files"][name]["bytes"], manifest["files"][name]["sha256"]) for name in FILES}
     except (OSError, ValueError, LookupError, TypeError):
         return f"no readable {MANIFEST}"
-    if path.name != _name(step):
+    if path != _place(path.parent, step):
         return f"{MANIFEST} is of step {step}"
     for name, (num_bytes, content) in known.items():
         file = path / name

@@ -5,7 +5,7 @@ Shapes  N = completion tokens of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,42 +23,38 @@ NGRAM = 4
 NUM_LAST_TOKENS = 64
 MIN_DISTINCT_SHARE = 0.4
 
+# Rows that a message names.
+NUM_SHOWN = 8
+
 
 def refuse_non_finite_loss(
     loss: Tensor, reading: Readings, batch: MicroBatch, prompts: Sequence[Prompt], state: TrainState
 ) -> None:
     """Stop before a loss that is not a number reaches the weights, and name the rows it comes from."""
-    if torch.isfinite(loss):
-        return
-    state.optimizer.zero_grad(set_to_none=True)
-    bad_N = ~torch.isfinite(reading.divergence_N)
-    rows = sorted({batch.rows[row] for row in batch.tokens.row_N[bad_N].tolist()})
-    raise Diverged(
-        "training.loss-not-finite",
-        given=f"The loss of step {state.step + 1} is {loss.item()}; {int(bad_N.sum())} tokens of the answers to "
-        f"{_sources(prompts[row] for row in rows)} have no finite divergence.",
-        needed="An update with it would ruin every weight, so the weights are still those of the step before.",
-        fix="Check the teacher's weights first; then lower the learning rate and start again from the last checkpoint.",
-    )
+    if not torch.isfinite(loss):
+        bad_N = ~torch.isfinite(reading.divergence_N)
+        rows = sorted({batch.rows[row] for row in batch.tokens.row_N[bad_N].tolist()})
+        raise _not_finite("loss", loss, [prompts[row] for row in rows], state)
 
 
 def refuse_non_finite_gradient(grad_norm: Tensor, prompts: Sequence[Prompt], state: TrainState) -> None:
     """Stop before a gradient that is not a number reaches the weights."""
-    if torch.isfinite(grad_norm):
-        return
+    if not torch.isfinite(grad_norm):
+        raise _not_finite("gradient norm", grad_norm, prompts, state)
+
+
+def _not_finite(what: str, value: Tensor, prompts: Sequence[Prompt], state: TrainState) -> Diverged:
+    """Forgets the gradients of the step, so that nothing of it can reach the weights."""
     state.optimizer.zero_grad(set_to_none=True)
-    raise Diverged(
-        "training.gradient-not-finite",
-        given=f"The gradient norm of step {state.step + 1} is {grad_norm.item()}, on the answers to "
-        f"{_sources(prompts)}.",
+    sources = list(dict.fromkeys(prompt.source for prompt in prompts))
+    more = f" and {len(sources) - NUM_SHOWN} more" if len(sources) > NUM_SHOWN else ""
+    return Diverged(
+        f"training.{what.split()[0]}-not-finite",
+        given=f"The {what} of step {state.step + 1} is {value.item()}, on the answers to "
+        f"{', '.join(sources[:NUM_SHOWN])}{more}.",
         needed="An update with it would ruin every weight, so the weights are still those of the step before.",
-        fix="Lower the learning rate and start again from the last checkpoint.",
+        fix="Check the teacher's weights; then lower the learning rate and start again from the last checkpoint.",
     )
-
-
-def _sources(prompts: Iterable[Prompt]) -> str:
-    names = list(dict.fromkeys(prompt.source for prompt in prompts))
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def is_repetitive(ids: Sequence[int]) -> bool:

@@ -1,15 +1,15 @@
-"""Optimizer, learning-rate schedule and gradient clipping."""
+"""Optimizer and learning-rate schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.recipe.schema import Recipe
 
-__all__ = ["clip_gradients", "learning_rate_at", "make_optimizer", "set_learning_rate"]
+__all__ = ["learning_rate_at", "make_optimizer"]
 
 # Distillation targets are dense, so gradients are less noisy than in pre-training; 0.95 lets the second moment follow
 # the student within some twenty steps, which is a large part of a short run.
@@ -36,16 +36,3 @@ def learning_rate_at(step: int, recipe: Recipe) -> float:
     num_falling = recipe.decay_share * recipe.steps
     falling = (recipe.steps - step) / num_falling if num_falling else 1.0
     return recipe.learning_rate * min(1.0, rising, falling)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale all gradients so that their joint norm is at most `max_norm`; returns the norm before that.
-
-    The norm is not finite if any gradient is not: look at it before the optimizer's step.
-    """
-    return nn.utils.clip_grad_norm_(parameters, max_norm)

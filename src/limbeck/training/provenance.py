@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,11 @@ from limbeck.models.save import weights_hash
 from limbeck.recipe.schema import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
-from limbeck.runs.store import Run, resolve_run
+from limbeck.runs.store import Run
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = [
-    "changed_settings",
-    "first_start",
-    "provenance_of",
-    "refuse_changed",
-    "store_prompts",
-    "worth_notes",
-    "writing_notes",
-]
+__all__ = ["changed_settings", "first_start", "provenance_of", "refuse_changed", "run_notes", "store_prompts"]
 
 # What a run that goes on may change: how far, how fast and by what means it goes. Files are known by their content.
 CHANGEABLE = {
@@ -38,7 +31,7 @@ CHANGEABLE = {
     *("evaluate_every", "keep", "hosted", "prompts", "template", "own_answers.file"),
 }
 # What must be found as it was.
-_IDENTITY = (
+IDENTITY = (
     *("student", "lora", "teacher", "prompts", "own_answers", "teacher_examples", "template", "vocabulary"),
     *("stop_ids", "pad_id"),
 )
@@ -64,9 +57,9 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         "own_answers": material.own_sha256,
         "prompts": {
             "sha256": material.rows.sha256,
+            "ids": _ids_hash(material),
             "train": len(material.train.prompts),
             "held_out": len(material.held_out.prompts),
-            "held_out_sha256": held_out,
             "skipped": material.num_skipped,
         },
         "teacher_examples": content_hash(shown) if shown else None,
@@ -87,8 +80,22 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
     }
 
 
-def worth_notes(provenance: Mapping[str, Any]) -> Iterator[str]:
-    """What is known of whether this run is worth it."""
+def _ids_hash(material: Material) -> str:
+    """Of every prompt as the models see it: another tokenizer under the same name shows here, as other rows do."""
+    prompts = (*material.train.prompts, *material.held_out.prompts)
+    return sha256("\n".join(prompt.content_hash for prompt in prompts).encode("ascii")).hexdigest()
+
+
+def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
+    """What trains, who writes slowly, and what is known of whether the run is worth it."""
+    if (facts := adapter_facts(models.student)) is not None:
+        yield facts.describe()
+    if rates := _dropout_rates(models):
+        name = models.student.name
+        yield f"{name} is configured with {rates}. None is used: the student that trains is the one that wrote."
+    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
+        if model is not None and writing is not None and writing.way == "generate":
+            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
     if provenance["worth"] is not None:
         yield f"{provenance['worth']['evaluation']} said: {provenance['worth']['text']}"
     elif provenance["teacher"] is not None:
@@ -109,35 +116,33 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
     for role, ref in (("student", material.student_ref), ("teacher", material.teacher_ref)):
         if ref is not None and ref.kind == "run":
             name = ref.text.removeprefix("run:").strip().partition("@")[0]
-            weights = content_of(resolve_run(Path(recipe.workspace), name), ref.step)
+            weights = content_of(Run.named(Path(recipe.workspace), name), ref.step)
             found.append({"role": role, "run": name, "step": ref.step, "weights": weights})
     return found
 
 
-def writing_notes(models: Models) -> Iterator[str]:
-    if (facts := adapter_facts(models.student)) is not None:
-        yield facts.describe()
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if model is not None and writing is not None and writing.way == "generate":
-            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
+def _dropout_rates(models: Models) -> str:
+    """The student's rates of dropout above 0, those of heads that it does not have left out."""
+    settings = models.student.module.config.get_text_config().to_dict()
+    names = [name for name in sorted(settings) if name.endswith(("dropout", "pdrop"))]
+    names = [name for name in names if not name.startswith(("summary", "classifier")) and settings[name]]
+    return ", ".join(f"{name} {settings[name]}" for name in names)
 
 
 def store_prompts(run: Run, material: Material) -> None:
     """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
     for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
-        run.write_answers(
-            name,
-            [
-                {
-                    "source": prompt.source,
-                    "prompt_hash": prompt.content_hash,
-                    "occurrence": prompt.occurrence,
-                    "prompt": prompt.text,
-                    "ids": list(prompt.ids),
-                }
-                for prompt in rendered.prompts
-            ],
-        )
+        rows = [
+            {
+                "source": prompt.source,
+                "prompt_hash": prompt.content_hash,
+                "occurrence": prompt.occurrence,
+                "prompt": prompt.text,
+                "ids": list(prompt.ids),
+            }
+            for prompt in rendered.prompts
+        ]
+        run.write_answers(name, rows)
 
 
 def first_start(run: Run) -> Mapping[str, Any]:
@@ -148,8 +153,8 @@ def first_start(run: Run) -> Mapping[str, Any]:
 def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """Raise where prompts, template, vocabulary, stop tokens or models are no longer what the run began with."""
     first = first_start(run)
-    now = json.loads(json.dumps({name: provenance[name] for name in _IDENTITY}))
-    changed = [name for name in _IDENTITY if name in first and not _agree(first[name], now[name])]
+    now = json.loads(json.dumps({name: provenance[name] for name in IDENTITY}))
+    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name])]
     if changed:
         told = "; ".join(f"{name} was {first[name]}, is {now[name]}" for name in changed)
         raise Refusal(
@@ -173,7 +178,8 @@ def changed_settings(run: Run, recipe: Recipe, step: int) -> list[str]:
     Raises:
         Refusal: one of them defines what is learnt, or the run is beyond its new last step.
     """
-    starts = [event for event in run.read_events() if event["kind"] == "start" and "settings" in event]
+    events: list[dict[str, Any]] = run.read_events()
+    starts = [event for event in events if event["kind"] == "start" and "settings" in event]
     if not starts:
         return ["WARNING: this run did not record its settings, so a change of them cannot be told."]
     before, now = _flat(starts[-1]["settings"]), _flat(json.loads(json.dumps(recipe.settings())))

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from limbeck.data.chat import Prompt
+from limbeck.models.load import LanguageModel
 from limbeck.objectives.fused import Readings
+from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import is_repetitive
-from limbeck.training.state import PhaseClock, StepRecord, WorstToken
+from limbeck.training.optim import learning_rate_at
+from limbeck.training.state import PhaseClock, StepRecord, TrainState, WorstToken
 
 __all__ = ["make_record"]
 
@@ -24,40 +27,39 @@ NUM_WORST_TOKENS = 5
 
 
 def make_record(
-    *,
-    step: int,
+    state: TrainState,
+    recipe: Recipe,
+    clock: PhaseClock,
     prompts: Sequence[Prompt],
     answers: Sequence[Completion],
     readings: Sequence[tuple[MicroBatch, Readings]],
     grad_norm: float,
-    learning_rate: float,
-    practice_limit: int | None,
-    clock: PhaseClock,
+    *,
+    practice_limit: int | None = None,
     own: Sequence[tuple[MicroBatch, Readings]] = (),
 ) -> StepRecord:
     """Means over the step's completion tokens, shares over its answers, times and memory from the `clock` by phase.
 
-    Where the student wrote some of the answers, lengths and shares are those of them alone. `own` are the readings of
-    people's own answers, learnt beside the others.
+    `state` still counts the step before. Where the student wrote some of the answers, lengths and shares are those of
+    them alone. `own` are the readings of people's own answers, learnt beside the others.
     """
     num_tokens = sum(len(answer.ids) for answer in answers)
     written = [answer for answer in answers if answer.logprobs]
     judged = written or answers
     lengths = [len(answer.ids) for answer in judged]
 
-    def mean(name: str) -> float:
-        return sum(getattr(reading, name).double().sum().item() for _, reading in readings) / num_tokens
+    def share(flags: Iterable[bool]) -> float:
+        return sum(flags) / len(judged)
 
     def each_us(phase: str, num: int) -> float | None:
         return 1e6 * clock.seconds[phase] / num if phase in clock.seconds else None
 
     taught = "reading" in clock.seconds
-    worst = _worst_tokens(prompts, readings)
     return StepRecord(
-        step=step,
-        loss=mean("divergence_N"),
+        step=state.step + 1,
+        loss=_mean("divergence_N", readings),
         grad_norm=grad_norm,
-        learning_rate=learning_rate,
+        learning_rate=learning_rate_at(state.step, recipe),
         practice_limit=practice_limit,
         num_answers=len(answers),
         num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
@@ -69,30 +71,26 @@ def make_record(
         score_us_per_token=each_us("reading", num_tokens),
         mean_length=sum(lengths) / len(judged),
         max_length=max(lengths),
-        cut_off_share=_share(answer.cut_off for answer in judged),
+        cut_off_share=share(answer.cut_off for answer in judged),
         # a stop token and nothing else
-        empty_share=_share(len(answer.ids) == 1 and not answer.cut_off for answer in judged),
-        repetitive_share=_share(is_repetitive(answer.ids) for answer in judged),
-        student_entropy=mean("student_entropy_N"),
-        teacher_entropy=mean("teacher_entropy_N") if taught else None,
-        agreement=mean("agree_N"),
-        student_logprob=mean("student_logp_N"),
-        teacher_logprob=mean("teacher_logp_N") if taught else None,
+        empty_share=share(len(answer.ids) == 1 and not answer.cut_off for answer in judged),
+        repetitive_share=share(is_repetitive(answer.ids) for answer in judged),
+        student_entropy=_mean("student_entropy_N", readings),
+        teacher_entropy=_mean("teacher_entropy_N", readings) if taught else None,
+        agreement=_mean("agree_N", readings),
+        student_logprob=_mean("student_logp_N", readings),
+        teacher_logprob=_mean("teacher_logp_N", readings) if taught else None,
         engine_gap=_engine_gap(answers, readings) if written else None,
-        worst_tokens=worst if taught else tuple(replace(each, teacher_logprob=None) for each in worst),
+        worst_tokens=_worst_tokens(state.student, prompts, readings, taught),
         peak_bytes=clock.peak_bytes,
-        own_answers_loss=_mean_loss(own) if own else None,
+        own_answers_loss=_mean("divergence_N", own) if own else None,
     )
 
 
-def _mean_loss(readings: Sequence[tuple[MicroBatch, Readings]]) -> float:
+def _mean(name: str, readings: Sequence[tuple[MicroBatch, Readings]]) -> float:
+    """The mean of a reading over its tokens."""
     num_tokens = sum(batch.tokens.num_tokens for batch, _ in readings)
-    return sum(reading.divergence_N.sum().item() for _, reading in readings) / num_tokens
-
-
-def _share(flags: Iterable[bool]) -> float:
-    listed = list(flags)
-    return sum(listed) / len(listed)
+    return sum(getattr(reading, name).double().sum().item() for _, reading in readings) / num_tokens
 
 
 def _engine_gap(answers: Sequence[Completion], readings: Sequence[tuple[MicroBatch, Readings]]) -> float:
@@ -108,7 +106,9 @@ def _engine_gap(answers: Sequence[Completion], readings: Sequence[tuple[MicroBat
     return largest
 
 
-def _worst_tokens(prompts: Sequence[Prompt], readings: Sequence[tuple[MicroBatch, Readings]]) -> tuple[WorstToken, ...]:
+def _worst_tokens(
+    student: LanguageModel, prompts: Sequence[Prompt], readings: Sequence[tuple[MicroBatch, Readings]], taught: bool
+) -> tuple[WorstToken, ...]:
     found: list[WorstToken] = []
     for batch, reading in readings:
         index_N = reading.divergence_N.topk(min(NUM_WORST_TOKENS, len(reading.divergence_N))).indices
@@ -120,10 +120,13 @@ def _worst_tokens(prompts: Sequence[Prompt], readings: Sequence[tuple[MicroBatch
             reading.student_logp_N,
             reading.teacher_logp_N,
         )
-        for row, position, token, *nats in zip(*(column_N[index_N].tolist() for column_N in columns), strict=True):
-            found.append(WorstToken(prompts[batch.rows[row]].source, position, token, *nats))
+        for row, place, token, nats, own, teachers in zip(
+            *(column_N[index_N].tolist() for column_N in columns), strict=True
+        ):
+            source = prompts[batch.rows[row]].source
+            found.append(WorstToken(source, place, token, nats, own, teachers if taught else None))
     found.sort(key=lambda worst: -worst.divergence)
-    return tuple(found[:NUM_WORST_TOKENS])
+    return tuple(replace(worst, text=student.text([worst.token])) for worst in found[:NUM_WORST_TOKENS])
 
 
 def _position_in_answer(row_N: Tensor) -> Tensor:

@@ -39,18 +39,15 @@ def ending(log: Log) -> Generator[Log]:
     """Whatever ends a run before its last step is the last event of its log."""
     try:
         yield log
-    except Stopped as stopped:
-        log.write("stopped", text=str(stopped), code=stopped.code)
-        raise
-    except KeyboardInterrupt:
-        log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
-        raise
     except (torch.OutOfMemoryError, OSError) as error:
         stopped = write_failed(log.run.path, error) if isinstance(error, OSError) else _out_of_memory(error)
         log.write("stopped", text=str(stopped), code=stopped.code)
         raise stopped from error
     except LimbeckError as error:
-        log.write("failed", text=str(error), code=error.code)
+        log.write("stopped" if isinstance(error, Stopped) else "failed", text=str(error), code=error.code)
+        raise
+    except KeyboardInterrupt:
+        log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
         raise
     except BaseException as error:
         log.write("failed", text=f"{type(error).__name__}: {error}", code="unexpected")

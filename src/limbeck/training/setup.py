@@ -17,13 +17,14 @@ from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
 from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
+from limbeck.models.short_attention import write_out_short_attention
 from limbeck.recipe.schema import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import WritingMethod, choose_method
-from limbeck.teachers.hosted import HostedSettings, HostedTeacher, HostedWriter
+from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 from limbeck.teachers.local import half_teacher
-from limbeck.teachers.writer import LocalWriter, Writer
-from limbeck.training.material import Material
+from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
+from limbeck.training.material import Asking, Material
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import TrainState
 from limbeck.training.weights import TrainedWeights
@@ -66,27 +67,29 @@ def load_models(
         attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     models = Models(student, content, weights, None, writing(student, "student", material.pad_id), None)
-    if material.teacher_ref is None or material.asking is None:
+    if material.asking is None:
         return models
-    dtype = recorded["teacher_dtype"] if recorded is not None else None
-    teacher, notes = _load_teacher(models, material, recipe, device, dtype)
+    dtype = None if recorded is None else recorded["teacher_dtype"]
+    teacher, notes = _load_teacher(models, material, material.asking, recipe, device, dtype)
     teacher_writing = writing(teacher, "teacher", material.asking.pad_id)
     return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=notes)
 
 
 def _load_teacher(
-    models: Models, material: Material, recipe: Recipe, device: torch.device, recorded_dtype: str | None
+    models: Models,
+    material: Material,
+    asking: Asking,
+    recipe: Recipe,
+    device: torch.device,
+    recorded_dtype: str | None,
 ) -> tuple[LanguageModel, tuple[str, ...]]:
     """The teacher in the type that was recorded, or else in the recipe's where it may be rounded; notes on that."""
-    ref, asking = material.teacher_ref, material.asking
-    assert ref is not None
-    assert asking is not None
 
     def read(dtype: torch.dtype) -> LanguageModel:
-        return load_model(ref, trainable=False, dtype=dtype, device=device).with_vocabulary(asking.num_real)
+        return load_model(asking.ref, trainable=False, dtype=dtype, device=device).with_vocabulary(asking.num_real)
 
-    if shares_base(material.student_ref, ref, recipe):
-        return replace(without_adapters(models.student), ref=ref).with_vocabulary(asking.num_real), ()
+    if shares_base(material.student_ref, asking.ref, recipe):
+        return replace(without_adapters(models.student), ref=asking.ref).with_vocabulary(asking.num_real), ()
     if recorded_dtype is not None or recipe.teacher_dtype == "float32" or not recipe.scores:
         return read(getattr(torch, recorded_dtype or recipe.teacher_dtype)), ()
     if device.type != "cpu":
@@ -107,6 +110,8 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     """The state before the first step."""
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
+    if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":
+        write_out_short_attention(models.student.module)
     shares = models.student_writing.share and (models.teacher_writing is None or models.teacher_writing.share)
     return TrainState(
         student=models.student,
@@ -118,11 +123,12 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     )
 
 
-def make_engine(model: LanguageModel, writing: WritingMethod, material: Material, recipe: Recipe) -> Engine:
+def make_engine(model: LanguageModel, writing: WritingMethod, asked: Material | Asking, recipe: Recipe) -> Engine:
+    """What writes with a model of the run, as it is `asked`: the material for the student's way."""
     return Engine(
         model,
-        stop_ids=material.stop.ids,
-        pad_id=material.pad_id,
+        stop_ids=asked.stop.ids,
+        pad_id=asked.pad_id,
         num_slots=recipe.slots,
         max_read_tokens=recipe.micro_batch_tokens,
         way=writing.way,
@@ -141,9 +147,8 @@ def make_writer(
     assert asking is not None, "a route that asks a teacher has one"
     assert models.teacher is not None
     assert models.teacher_writing is not None
-    own = replace(material, stop=asking.stop, pad_id=asking.pad_id)
     return LocalWriter(
-        engine=make_engine(models.teacher, models.teacher_writing, own, recipe),
+        engine=make_engine(models.teacher, models.teacher_writing, asking, recipe),
         template=asking.template,
         options=asking.options,
         temperature=recipe.teacher_temperature,

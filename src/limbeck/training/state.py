@@ -14,6 +14,7 @@ from limbeck.machine import forget_peak_memory, peak_memory_bytes
 from limbeck.models.load import LanguageModel
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
+from limbeck.training.batches import MicroBatch, micro_batches
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["PhaseClock", "StepRecord", "TrainState", "WorstToken"]
@@ -41,6 +42,13 @@ class TrainState:
     watch: Callable[[str], None] = _nobody
     practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
 
+    def micro_batches(
+        self, prompts: Sequence[Prompt], answers: Sequence[Completion], max_tokens: int
+    ) -> list[MicroBatch]:
+        """Answers cut into batches as the student of this run reads them."""
+        fill, device = self.engine.pad_id, self.student.device
+        return micro_batches(prompts, answers, max_tokens=max_tokens, pad_id=fill, device=device, share=self.share)
+
 
 @dataclass(frozen=True)
 class WorstToken:
@@ -52,6 +60,7 @@ class WorstToken:
     divergence: float
     student_logprob: float
     teacher_logprob: float | None
+    text: str = ""
 
 
 @dataclass(frozen=True)

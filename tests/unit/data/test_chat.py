@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,16 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, tiny_tokenizer
+from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, prompt_row, tiny_tokenizer, write_rows
+from limbeck.data import chat
 from limbeck.data.batch import collate, completion_positions
-from limbeck.data.chat import (
-    RenderedPrompts,
-    Template,
-    choose_template,
-    render_prompts,
-)
+from limbeck.data.chat import RenderedPrompts, render_prompts, tokenise
 from limbeck.data.faults import Faults
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row, read_rows
+from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, RecipeError, Refusal
 
 STRICT = (
@@ -42,7 +40,7 @@ THINKING = (
 
 def row_of(*turns: tuple[str, str], number: int = 1) -> Row:
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, None, f"rows.jsonl:{number}", content_hash(messages), {"id": number})
+    return Row(messages, None, f"rows.jsonl:{number}", {"id": number})
 
 
 def rows_of(texts: list[str]) -> list[Row]:
@@ -244,7 +242,6 @@ def test_a_prompt_over_the_limit_is_named_and_never_cut() -> None:
     assert f"1 of 64 prompts are longer than max_prompt_tokens: {limit}" in raised.value.given
     assert f"rows.jsonl:31: {lengths[30]} tokens" in raised.value.given
     skipped = rendered(rows, tokenizer, max_prompt_tokens=limit, on_long="skip")
-    assert skipped.skipped == (("rows.jsonl:31", lengths[30]),)
     assert f"max_prompt_tokens: {limit}: 1 row (rows.jsonl:31: {lengths[30]} tokens)." in skipped.notes[0]
     # the other 63, one of them exactly as long as the limit, are whole
     assert skipped.prompts == tuple(prompt for prompt in whole.prompts if prompt.source != "rows.jsonl:31")
@@ -260,6 +257,40 @@ def test_with_no_prompt_left_there_is_no_run(on_long: str) -> None:
     assert "30 of 30 prompts" in raised.value.given
     assert "and 10 more" in raised.value.given
     assert ("long_prompts: skip" in raised.value.fix) == (on_long == "refuse")
+
+
+@pytest.mark.report("DL-10")
+@pytest.mark.parametrize("on_long", ["refuse", "skip"])
+def test_a_book_in_one_row_is_named_with_its_size_and_never_tokenised_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_long: str
+) -> None:
+    book = "a word and another, " * 2_000_000
+    contents = [f"question {i}" for i in range(100)]
+    contents.insert(49, book)
+    file = write_rows(tmp_path / "rows.jsonl", [prompt_row(text) for text in contents])
+    rows = read_rows(file).rows
+    assert [len(row.messages[0].content) for row in rows[48:51]] == [11, 40_000_000, 11]
+    given: list[int] = []
+    monkeypatch.setattr(chat, "tokenise", lambda texts, own: given.extend(map(len, texts)) or tokenise(texts, own))
+    if on_long == "refuse":
+        with pytest.raises(
+            DataError, match=r"rows\.jsonl:50: \d{5,} tokens in the first 262144 of its 400000\d\d char"
+        ):
+            rendered(rows, tiny_tokenizer())
+    else:
+        result = rendered(rows, tiny_tokenizer(), on_long="skip")
+        assert [source for source, _ in result.skipped] == ["rows.jsonl:50"]
+        assert len(result.prompts) == 100
+    assert max(given) == 2**18
+
+
+def test_a_long_text_of_few_tokens_is_measured_to_its_end() -> None:
+    wide = tiny_tokenizer(extra_tokens=["<" + "-" * 498 + ">"])
+    text = wide.convert_ids_to_tokens(300) * 600
+    num_around = len(rendered(rows_of(["a"]), wide).prompts[0].ids) - 1
+    assert len(rendered(rows_of([text]), wide, max_prompt_tokens=700).prompts[0].ids) == 600 + num_around
+    with pytest.raises(DataError, match=rf"rows\.jsonl:1: {600 + num_around} tokens\n"):
+        rendered(rows_of([text]), wide, max_prompt_tokens=600)
 
 
 # -- the mask rule ---------------------------------------------------------------------------------

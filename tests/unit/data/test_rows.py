@@ -52,7 +52,8 @@ def test_content_hash_tells_roles_and_turns_apart(path: Path) -> None:
 @pytest.mark.report("DC-05")
 def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> None:
     prompt_only = read_rows(write_rows(path, [prompt_row(f"question {i}") for i in range(20)]))
-    assert (len(prompt_only.rows), prompt_only.num_references, prompt_only.notes) == (20, 0, ())
+    assert (len(prompt_only.rows), prompt_only.notes) == (20, ())
+    assert all(row.reference is None for row in prompt_only.rows)
     rows = [prompt_row("q", **{name: f"by {name}"}) for name in ("completion", "answer", "ideal", "response")]
     rows.append(prompt_row("q", completion=[{"role": "assistant", "content": "by turn"}]))
     rows.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "by messages"}]})
@@ -68,7 +69,6 @@ def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> N
         None,
     ]
     assert all(row.messages == (Message("user", "q"),) for row in read.rows)
-    assert read.num_references == 6
     assert "6 rows carry a reference answer; only supervised training reads it." in read.notes
 
 
@@ -103,6 +103,52 @@ def test_mark_line_ends_and_blank_lines_change_nothing(path: Path) -> None:
         assert [row.source for row in read.rows] == [f"tickets.jsonl:{line}" for line in sources]
 
 
+@pytest.mark.report("DL-01")
+def test_a_byte_order_mark_changes_nothing_not_even_the_hash(path: Path) -> None:
+    text = "".join(json.dumps(prompt_row(f"Füße {i}", id=i), ensure_ascii=False) + "\n" for i in range(5))
+    read = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_bytes(text.encode(encoding))
+        read.append(read_rows(path))
+    assert read[0] == read[1]
+    assert [row.extra for row in read[1].rows] == [{"id": i} for i in range(5)]
+
+
+@pytest.mark.report("DL-01")
+@pytest.mark.parametrize("name", ["tickets.jsonl", "tickets.csv"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf16_is_refused_by_its_name(tmp_path: Path, name: str, encoding: str) -> None:
+    text = json.dumps(prompt_row("Füße")) if name.endswith("jsonl") else "prompt,answer\nFüße,ja\n"
+    error = fault_of(tmp_path / name, text.encode(encoding))
+    assert (error.code, "UTF-16" in error.given, "UTF-8" in error.fix) == ("data.format-unsupported", True, True)
+
+
+@pytest.mark.report("DL-02")
+def test_what_a_field_holds_in_other_rows_and_their_order_change_nothing(path: Path) -> None:
+    rows = [
+        prompt_row(f"q {i}", metadata=None if i < 11_000 else "text", id=i if i % 3 else str(i)) for i in range(12_000)
+    ]
+    known = {row.messages: row.extra for row in read_rows(write_rows(path, rows)).rows}
+    assert len(known) == 12_000
+    assert known[Message("user", "q 11999"),] == {"metadata": "text", "id": 11999}
+    assert {row.messages: row.extra for row in read_rows(write_rows(path, reversed(rows))).rows} == known
+    rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]}
+    with pytest.raises(DataError, match=r"tickets\.jsonl:11500, prompt\[0\]\.content: the content is \[\{"):
+        read_rows(write_rows(path, rows))
+
+
+@pytest.mark.report("DL-12")
+def test_crlf_blank_lines_and_spaces_are_read_and_broken_lines_named(path: Path) -> None:
+    lines = [json.dumps(prompt_row(f"question {i}")) for i in range(20)]
+    spaced = [*lines[:7], "", *(f"{line}  " for line in lines[7:15]), " ", *lines[15:]]
+    path.write_text("\r\n".join(spaced) + "\r\n", encoding="utf-8", newline="")
+    assert [row.messages[0].content for row in read_rows(path).rows] == [f"question {i}" for i in range(20)]
+    broken = "\n".join([*lines[:11], lines[11].replace('"role"', "role"), *lines[12:]]) + "\n"
+    assert "tickets.jsonl:12: not JSON: Expecting property name" in fault_of(path, broken).given
+    torn = "\n".join(lines)[:-9]
+    assert "tickets.jsonl:20: not JSON: Unterminated string" in fault_of(path, torn).given
+
+
 def test_line_separators_inside_a_text_cut_nothing(path: Path) -> None:
     text = "one\u2028two\u0085three\x0bfour\x1cfive\u2029six"
     row = json.dumps({"prompt": text}, ensure_ascii=False)
@@ -125,6 +171,7 @@ def test_rows_printed_over_several_lines_are_read(path: Path) -> None:
     assert [row.source for row in read.rows] == ["tickets.jsonl[0]", "tickets.jsonl[1]"]
 
 
+@pytest.mark.report("DL-12")
 @pytest.mark.parametrize("indent", [None, 1])
 def test_one_json_array_is_read(path: Path, indent: int | None) -> None:
     path.write_text(json.dumps([prompt_row("one"), prompt_row("two")], indent=indent) + "\n", encoding="utf-8")
@@ -156,6 +203,7 @@ def test_a_bad_byte_is_named_with_row_and_place(path: Path) -> None:
     assert "tickets.jsonl:2: byte 16 is 0xe9, which is not UTF-8" in error.given
 
 
+@pytest.mark.report("DL-12")
 @pytest.mark.parametrize(
     ("content", "code"),
     [
@@ -174,7 +222,7 @@ def test_a_csv_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tickets.csv").write_text("prompt\nhi\n")
     (tmp_path / "tickets.jsonl").write_text('{"prompt": "a"}\n')
     for name, code, part in (
-        ("tickets.csv", "data.format-unsupported", "is not JSONL in UTF-8"),
+        ("tickets.csv", "data.format-unsupported", "is a table (.csv), not JSONL in UTF-8"),
         (".", "data.file-missing", "is a folder"),
         ("tickts.jsonl", "data.file-missing", "(nearest: tickets.jsonl"),
         ("nowhere/rows.jsonl", "data.file-missing", "is not there"),
@@ -183,6 +231,31 @@ def test_a_csv_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
         assert raised.value.code == code
         assert part in raised.value.given
+
+
+@pytest.mark.report("DL-06")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cells.csv", 'prompt,answer\r\n"one\ntwo\n\nfour, ""five""\nsix",yes\r\nlast,no'),
+        ("open.csv", "prompt,answer\n" + "a,b\n" * 39 + '"open,b\n' + "a,b\n" * 5),
+        ("semicolons.csv", "prompt;answer\na;b\n"),
+        ("tabs.tsv", "prompt\tanswer\na\tb\n"),
+        ("frame.parquet", "PAR1"),
+        ("rows.jsonl.gz", "\x1f\x8b"),
+    ],
+)
+def test_another_format_is_refused_with_what_it_is_and_how_to_convert_it(tmp_path: Path, name: str, text: str) -> None:
+    error = fault_of(tmp_path / name, text)
+    assert error.code == "data.format-unsupported"
+    assert f"({Path(name).suffix}), not JSONL" in error.given
+    assert "pandas.read_" in error.fix or "Unpack" in error.fix
+
+
+@pytest.mark.report("DL-06")
+def test_a_table_under_the_name_of_rows_is_never_one_column(path: Path) -> None:
+    for text in ("prompt;answer\na;b\n", '"prompt";"answer"\n"a";"b"\n', '"prompt"\n"a"\n'):
+        assert fault_of(path, text).code in ("data.json-invalid", "data.row-not-object")
 
 
 # -- faults ----------------------------------------------------------------------------------------
@@ -342,7 +415,8 @@ def test_tools_are_refused_by_row_and_field_and_never_left_out(path: Path, argum
     error = fault_of(path, json.dumps({**prompt_row("a"), "tools": [{"type": "function", "function": {"name": "f"}}]}))
     assert (error.code, "tickets.jsonl:1, tools: there is" in error.given) == ("data.field-unsupported", True)
     # no tools at all is what every row has
-    assert read_rows(write_rows(path, [prompt_row("a", tools=[]), prompt_row("b", tools=None)])).num_references == 0
+    read = read_rows(write_rows(path, [prompt_row("a", tools=[]), prompt_row("b", tools=None)]))
+    assert [row.reference for row in read.rows] == [None, None]
 
 
 NO_ANSWER = [
@@ -384,6 +458,17 @@ def test_each_row_without_a_usable_answer_is_listed_and_nothing_becomes_text(pat
         read_rows(path, Faults(path.name))
 
 
+@pytest.mark.report("DL-09")
+@pytest.mark.parametrize("field", ["prompt[0].content", "prompt[1].content", "answer", "tags[1]"])
+def test_half_a_surrogate_pair_is_refused_by_row_and_field(path: Path, field: str) -> None:
+    half = dict.fromkeys(("prompt[0].content", "prompt[1].content", "answer", "tags[1]"), "fine") | {field: "a\ud83d"}
+    row = prompt_row(half["prompt[1].content"], system=half["prompt[0].content"], answer=half["answer"])
+    lines = [json.dumps(each) for each in (prompt_row("fine"), {**row, "tags": ["a", half["tags[1]"]]})]
+    error = fault_of(path, "\n".join(lines))
+    assert error.code == "data.lone-surrogate"
+    assert f"tickets.jsonl:2, {field}: half of a surrogate pair, \\ud83d, at character 2" in error.given
+
+
 def test_whole_surrogate_pairs_are_text(path: Path) -> None:
     path.write_text('{"prompt": "\\ud83d\\ude00"}\n')
     assert read_rows(path).rows[0].messages[0].content == "\U0001f600"
@@ -393,7 +478,6 @@ def test_a_list_of_texts_holds_references_that_are_all_right(path: Path) -> None
     rows = [prompt_row("a", ideal=["b", "c"]), prompt_row("d", ideal=["e"]), prompt_row("f", ideal=["g", ""])]
     read = read_rows(write_rows(path, rows))
     assert [(row.reference, row.others) for row in read.rows] == [("b", ("c",)), ("e", ()), ("g", ())]
-    assert read.num_references == 3
     with pytest.raises(DataError, match="a list of texts that are all right"):
         read_rows(write_rows(path, [prompt_row("a", ideal=["b", 3])]))
 

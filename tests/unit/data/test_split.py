@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.data.split import split_held_out
 from limbeck.errors import DataError
 
@@ -19,7 +19,7 @@ def rows_of(texts: list[str]) -> list[Row]:
     rows = []
     for number, text in enumerate(texts, start=1):
         messages = (Message("user", text),)
-        rows.append(Row(messages, None, f"rows.jsonl:{number}", content_hash(messages), {}))
+        rows.append(Row(messages, None, f"rows.jsonl:{number}"))
     return rows
 
 

@@ -7,8 +7,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from builders import CHATML, tiny_llama, tiny_tokenizer
-from limbeck.data.chat import choose_template
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
+from limbeck.data.templates import choose_template
 from limbeck.errors import ModelError
 
 END_OF_TEXT, START, END = 0, 1, 2
@@ -51,10 +51,12 @@ def test_a_teacher_that_ends_turns_otherwise_is_noted_with_what_to_set() -> None
     assert compare_stops(tokenizer, chat, only_end, **names) == ()
 
 
-def test_without_a_configured_stop_the_tokenizers_serves() -> None:
+@pytest.mark.report("EP-05")
+def test_without_a_configured_stop_the_tokenizers_serves_and_is_named() -> None:
     for found in (stops(tiny_tokenizer(), None), stops(tiny_tokenizer(), None, configured=False)):
         assert found.ids == (END,)
-        assert found.notes == ()
+        assert found.notes == ("The model's configuration names no stop token; its tokenizer does: <|im_end|> (id 2).",)
+    assert stops(tiny_tokenizer(), []).ids == (END,)
     # neither: the template's end of turn is enough
     found = stops(tiny_tokenizer(eos_token=None), None)
     assert (found.ids, found.end_of_turn, len(found.notes)) == ((END,), END, 1)

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import CHATML, prompt_row, tiny_tokenizer, write_rows
-from limbeck.data.chat import RenderedPrompts, choose_template, render_prompts
+from limbeck.data.chat import render_prompts
 from limbeck.data.faults import Faults
 from limbeck.data.rows import Message, Row, content_hash, read_rows
 from limbeck.data.stops import StopSet
 from limbeck.data.targets import given_answers, make_targets, rows_to_learn, without_held_out
+from limbeck.data.templates import choose_template
 from limbeck.errors import DataError
 from pairs import prompt_of
 
@@ -24,13 +25,13 @@ STOP = StopSet((END,), END, ())
 
 def row_of(*turns, reference=None, source="rows.jsonl:1"):
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, reference, source, content_hash(messages), {})
+    return Row(messages, reference, source)
 
 
 def rendered(rows, tokenizer=TOKENIZER, template=CHATML):
     tokenizer.chat_template = template
     chosen = choose_template("student", tokenizer, None, student_name="s", teacher_name="t")
-    return render_prompts(rows, tokenizer, chosen, options={}, max_prompt_tokens=4096, on_long="refuse")
+    return render_prompts(rows, tokenizer, chosen, options={}, max_prompt_tokens=4096, on_long="refuse").prompts
 
 
 TALK = row_of(
@@ -85,7 +86,7 @@ def test_where_the_answer_would_melt_into_the_prompt_the_prompt_stays_as_it_is()
     ids = tuple(TOKENIZER("on", add_special_tokens=False)["input_ids"])
     assert tuple(TOKENIZER("one", add_special_tokens=False)["input_ids"])[: len(ids)] != ids
     prompt = replace(prompt_of(ids), text="on", reference="e")
-    targets = make_targets(RenderedPrompts((prompt,), (), None, ()), TOKENIZER, STOP, [True])
+    targets = make_targets([prompt], TOKENIZER, STOP, [True])
     assert TOKENIZER.decode(targets.answer_to(prompt)) == "e"
 
 

@@ -10,7 +10,7 @@ from builders import CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, prompt_row, save_
 from builders import write_rows as write_lines
 from limbeck import verbs
 from limbeck.cli import run_cli
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.rows import Message, Row
 from limbeck.errors import ModelError, Refusal, UsageError
 from limbeck.evaluation.sides import ask_once
 from limbeck.recipe.evaluating import Evaluating
@@ -197,6 +197,7 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
         verbs.evaluate(*models, workspace=tmp_path)
 
 
+@pytest.mark.report("GS-03")
 def test_sampled_answers_have_n_rows_each_and_a_score_for_the_prompt(tmp_path):
     recipe = pair_with(tmp_path, ["a"] * 6, num=6)
     options = Evaluating(max_tokens=5, temperature=1.0, samples=3, grader="contains")
@@ -260,7 +261,7 @@ def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
 def test_each_reference_of_a_repeated_prompt_is_right():
     messages = (Message("user", "Say yes."),)
     rows = [
-        Row(messages, reference, f"rows.jsonl:{line}", content_hash(messages), {}, others)
+        Row(messages, reference, f"rows.jsonl:{line}", others=others)
         for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
     ]
     (row,), notes = ask_once(rows)
@@ -268,11 +269,12 @@ def test_each_reference_of_a_repeated_prompt_is_right():
     assert len(notes) == 2
 
 
-def test_the_command_for_more_has_all_that_was_given(asked, tmp_path):
+def test_the_command_for_more_has_all_that_was_given(tmp_path):
+    recipe = pair_with(tmp_path, num=10)
     options = Evaluating(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
-    result = verbs.worth(asked[1], options, overrides=["beta=0.5"]).result()
+    result = verbs.worth(recipe, options, overrides=["beta=0.5"]).result()
     assert result["next_step"]["command"] == (
-        f"limbeck worth {asked[1]} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
+        f"limbeck worth {recipe} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
         "--price teacher=0.3,1.2 --grader NAME"
     )
 

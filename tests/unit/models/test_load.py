@@ -152,7 +152,7 @@ def test_the_saved_result_loads_in_plain_transformers(folder, tmp_path):
     model = load(folder, trainable=True)
     own = model.module.generation_config
     own.temperature, own.do_sample, own.top_p = 0.2, True, 0.5
-    rows = model.embedding_rows
+    rows = model.module.get_input_embeddings().num_embeddings
     save_trained(model, tmp_path / "result", chat_template="{{ 'X' }}", stop_ids=(2, 5), pad_id=0)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "result")
     assert again.dtype == torch.float32

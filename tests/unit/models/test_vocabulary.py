@@ -63,6 +63,7 @@ def test_another_id_map_of_the_same_size_is_refused_with_the_first_differences()
     assert f"and {len(different) - 5} more" in error.given
 
 
+@pytest.mark.report("VT-06")
 def test_one_swapped_pair_in_a_large_vocabulary_is_found() -> None:
     student, teacher = word_tokenizer(5000), word_tokenizer(5000, swapped=(4321, 4322))
     with pytest.raises(VocabularyMismatch) as raised:
@@ -70,6 +71,7 @@ def test_one_swapped_pair_in_a_large_vocabulary_is_found() -> None:
     assert "these ids name different tokens: 4321 is 'word4321' and 'word4322', 4322 is" in raised.value.given
 
 
+@pytest.mark.report("VT-06")
 def test_another_special_token_at_the_same_id_is_another_id_map() -> None:
     renamed = tiny_tokenizer(special_tokens=["<|endoftext|>", "<|im_start|>", "<|eot|>"], eos_token="<|eot|>")
     with pytest.raises(

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.objectives import Head, Objective, fused_divergence
+from limbeck.objectives.fused import fused_divergence
+from limbeck.objectives.head import Head
+from limbeck.objectives.objective import Objective
 
 NUM_TOKENS, NUM_REAL = 7, 37
 

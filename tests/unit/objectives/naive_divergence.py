@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.objectives import Objective
+from limbeck.objectives.objective import Objective
 
 
 def naive(objective: Objective, student_NV: Tensor, teacher_NV: Tensor) -> Tensor:

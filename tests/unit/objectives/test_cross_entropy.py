@@ -10,7 +10,8 @@ from fused_pair import NUM_REAL, make_pair
 from torch import nn
 
 from limbeck.errors import UsageError
-from limbeck.objectives import Head, fused_cross_entropy
+from limbeck.objectives.cross_entropy import fused_cross_entropy
+from limbeck.objectives.head import Head
 
 # The student of the golden example, over PDF, CSV, file, link, zip.
 Q = torch.tensor([0.40, 0.28, 0.17, 0.05, 0.10], dtype=torch.float64)

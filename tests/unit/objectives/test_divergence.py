@@ -13,7 +13,8 @@ from naive_divergence import BETAS, EVERY_OBJECTIVE, naive, name_of
 from torch import Tensor
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives import Objective, divergence, evaluate, kl_mix, soft_targets
+from limbeck.objectives.divergence import divergence, evaluate, kl_mix, soft_targets
+from limbeck.objectives.objective import Objective
 
 DOUBLE = {"atol": 1e-10, "rtol": 0.0}
 SINGLE = {"atol": 2e-6, "rtol": 0.0}

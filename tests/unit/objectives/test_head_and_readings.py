@@ -11,7 +11,10 @@ from fused_pair import fused, make_pair
 from torch import nn
 
 from limbeck.errors import Refusal, UsageError, VocabularyMismatch
-from limbeck.objectives import Head, Objective, fused_with_readings, head_of, token_weights
+from limbeck.objectives.fused import fused_with_readings
+from limbeck.objectives.head import Head, head_of
+from limbeck.objectives.objective import Objective
+from limbeck.objectives.reduce import token_weights
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from limbeck.errors import UsageError
-from limbeck.objectives import Objective
+from limbeck.objectives.objective import Objective
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.1, math.nan, math.inf])

@@ -10,7 +10,7 @@ import pytest
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, load_recipe
-from limbeck.recipe.schema import Lora
+from limbeck.recipe.parts import Lora
 
 MINIMAL = "student: org/small\nteacher: org/big\nprompts: tickets.jsonl\n"
 
@@ -341,8 +341,8 @@ def test_absolute_paths_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.
         ("- a\n- b\n", "no settings"),
         ("just text\n", "no settings"),
         ("a: 1\n---\nb: 2\n", "is not YAML"),
-        ("a: \0\n", "is not YAML"),
-        ("a: " + "[" * 1200 + "\n", "is not YAML"),
+        ("a: \0\n", "cannot be read"),
+        ("a: " + "[" * 1200 + "\n", "cannot be read"),
     ],
 )
 def test_what_is_no_recipe_at_all(tmp_path: Path, text: str, told: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.recipe.files import load_recipe, show, write_recipe
+from limbeck.recipe.files import load_recipe, recipe_text, show
 from limbeck.recipe.schema import Recipe
 
 SOURCE = """\
@@ -34,13 +34,12 @@ def test_a_written_recipe_is_read_again_as_the_same(tmp_path: Path) -> None:
     path, written = tmp_path / "support.yaml", tmp_path / "recipe.yaml"
     path.write_text(SOURCE, encoding="utf-8")
     loaded = load_recipe(path, ["objective=kl_mix", "steps=7"], {})
-    write_recipe(written, loaded.recipe, "Resolved.\nlimbeck 0.1")
+    written.write_text(recipe_text(loaded.recipe, "Resolved.\nlimbeck 0.1"), encoding="utf-8")
     lines = written.read_text(encoding="utf-8").splitlines()
     assert lines[:3] == ["# Resolved.", "# limbeck 0.1", "route: on-policy"]
     assert "forward_weight: 0.5" in lines
     assert not any(line.startswith("beta:") for line in lines)
     assert load_recipe(written, [], {}).recipe == loaded.recipe
-    assert list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.parametrize("origin", [False, True])
@@ -61,7 +60,7 @@ def test_what_is_shown_is_itself_a_recipe(tmp_path: Path, origin: bool) -> None:
         assert "#" not in text
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(
         st.text(max_size=12, alphabet=st.characters(exclude_categories=["Cs"])),
@@ -79,12 +78,12 @@ def test_any_template_options_survive_being_written_and_read(options: dict[str, 
     first = recipe(template_options=options)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
-        write_recipe(path, first)
+        path.write_text(recipe_text(first), encoding="utf-8")
         assert load_recipe(path, [], {}).recipe == first
 
 
 def test_the_header_is_a_comment_whatever_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
-    write_recipe(path, recipe(), header="a\n\nstudent: evil\r\nb\x0bc\u2028d")
+    path.write_text(recipe_text(recipe(), header="a\n\nstudent: evil\r\nb\x0bc\u2028d"), encoding="utf-8")
     assert [line for line in path.read_text(encoding="utf-8").splitlines() if "evil" in line] == ["# student: evil"]
     assert load_recipe(path, [], {}).recipe == recipe()

@@ -75,6 +75,18 @@ def test_the_page_fits_into_80_columns_and_hides_nothing() -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.report("TU-05")
+@pytest.mark.parametrize("number", ["NaN", "Infinity", float("nan")])
+def test_a_number_that_is_none_is_shown_as_such(number) -> None:
+    models = [
+        {**each, "tokens_per_s": number, "divergence_to_teacher": interval(number, number, number)}
+        for each in RESULT["models"]
+    ]
+    models[0] |= {"cost_per_1000": {"amount": number, "currency": "EUR"}, "latency_p50_s": number}
+    lines = shown({**RESULT, "models": models})
+    assert " ".join(lines).lower().count(str(float(number))) == 8
+
+
 def test_what_is_not_known_is_left_out_or_a_dash() -> None:
     bare = {**model("student", 0.4), "score": None, "cost_per_1000": None, "tokens_per_s": None, "latency_p50_s": None,
             "latency_p95_s": None, "divergence_to_teacher": None}  # fmt: skip

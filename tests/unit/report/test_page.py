@@ -87,6 +87,7 @@ def shape(html):
 PLAIN_SHAPE = shape(page(*with_answer("plain")))
 
 
+@pytest.mark.report("TU-04")
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters() | st.sampled_from("<>&\"'`{%}#/\\=\0\x1b\u202e\ud800"), min_size=1, max_size=60))
 def test_no_text_changes_the_page_around_it(text):
@@ -100,6 +101,7 @@ def test_no_text_changes_the_page_around_it(text):
     assert data["rows"][0]["answers"]["student"][0]["answer"] == text
 
 
+@pytest.mark.report("TU-04")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_of_tokens_stays_text(text):
     result, answers, _ = story("worth", num=5)
@@ -107,6 +109,38 @@ def test_hostile_text_of_tokens_stays_text(text):
     assert [tag for tag, _ in plain.elements] == [tag for tag, _ in hostile.elements]
 
 
+@pytest.mark.report("TU-04")
+def test_every_character_of_a_text_is_on_the_page_and_none_of_it_is_markup():
+    texts = [
+        "<think>\n  one\n\ttwo\n</think> <script>alert(1)</script> &lt; </td></tr></table>",
+        "<img src=x onerror=alert(1)> [click](javascript:alert(1)) <a href='javascript:alert(1)'>",
+        "long " * 50_000,
+    ]
+    for text in texts:
+        tree = Tree(page(*with_answer(text)))
+        assert text in tree.texts["rows"]
+        assert not {"think", "img"} & {tag for tag, _ in tree.elements}
+        assert all(not (each.get("href") or "#").startswith("javascript") for each in tree.named("a"))
+    style = re.search(r"<style>(.*?)</style>", page(*with_answer("x")), re.DOTALL)[1]
+    assert "white-space: pre-wrap" in style
+
+
+@pytest.mark.report("TU-05")
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", float("nan"), float("inf")])
+def test_a_number_that_is_none_leaves_the_page_whole_and_its_data_json(number):
+    result, answers, marks = story("after", num=12)
+    for model in result["models"]:
+        model |= {"tokens_per_s": number, "latency_p50_s": number, "latency_p95_s": number}
+        model["divergence_to_teacher"] = {"estimate": number, "low": number, "high": number, "n": 12}
+        model["agreement"] = number
+        model["cost_per_1000"] = {"amount": number, "currency": "EUR"}
+    tree = Tree(page(result, answers, marks))
+    data = json.loads(tree.texts["data"], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert float(data["result"]["models"][0]["tokens_per_s"]) != 0
+    assert "rows" in tree.texts
+
+
+@pytest.mark.report("TU-04")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -122,6 +156,7 @@ def test_what_cannot_be_seen_is_shown(text, shown):
     assert show(text) == shown
 
 
+@pytest.mark.report("TU-04")
 def test_the_page_loads_nothing_and_allows_its_own_style_and_script_alone(made):
     *_, html = made
     tree = Tree(html)

@@ -76,13 +76,33 @@ def test_top_k_and_top_p_keep_the_likeliest():
     assert set(tiny_p.tolist()) == {1}
 
 
+@pytest.mark.report("GS-02")
 def test_temperature_zero_takes_the_likeliest():
     logits_SV = torch.randn(32, 50, generator=torch.Generator().manual_seed(1))
     assert torch.equal(sample_tokens(logits_SV, torch.zeros(32, dtype=torch.float64), GREEDY), logits_SV.argmax(1))
 
 
+@pytest.mark.report("GS-02")
+@pytest.mark.parametrize("temperature", [1e-9, 1e-300, 5e-324])
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_a_tiny_temperature_takes_the_likeliest_and_never_overflows(temperature, more):
+    logits_SV = 100 * torch.randn(32, 50, generator=torch.Generator().manual_seed(1))
+    uniforms_S = torch.linspace(0, 1 - 2**-53, 32, dtype=torch.float64)
+    ids_S, logprobs_S = draw_tokens(logits_SV, uniforms_S, Sampling(temperature, **more))
+    assert torch.equal(ids_S, logits_SV.argmax(1))
+    assert torch.isfinite(logprobs_S).all()
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"temperature": float("nan")}]
+    "wrong",
+    [
+        {"temperature": -1.0},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+    ],
 )
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(RecipeError, match="sampling"):

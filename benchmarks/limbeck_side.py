@@ -68,7 +68,7 @@ def keep_gradient(state: TrainState, path: str) -> None:
     def save(*args: object) -> None:
         gradients = {
             name: weight.grad.float().contiguous()
-            for name, weight in state.student.module.named_parameters()
+            for name, weight in state.weights.named.items()
             if weight.grad is not None
         }
         save_file(gradients, path)

@@ -28,9 +28,9 @@ def test_generated_pages_are_up_to_date(path):
     assert path.read_text(encoding="utf-8") == generate_docs.pages()[path], "run `make docs`"
 
 
-@pytest.mark.parametrize("report", REPORTS)
-def test_each_of_these_public_reports_has_a_test(report):
-    assert f"## {report}\n" in generate_docs.reports_page()
+def test_each_of_these_public_reports_has_a_test():
+    page = generate_docs.reports_page()
+    assert [report for report in REPORTS if f"## {report}\n" not in page] == []
 
 
 def test_the_readme_names_commands_that_exist():

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -109,13 +110,21 @@ def test_the_package_stays_small():
 
 def num_code_lines(text: str) -> int:
     """Lines that hold code: docstrings, comments and blank lines help a reader and do not count."""
-    prose = {
-        line
-        for node in ast.walk(ast.parse(text))
+    nodes = list(ast.walk(ast.parse(text)))
+    docstrings = [
+        node.body[0]
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and ast.get_docstring(node, clean=False) is not None
-        for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
-    }
+    ]
+    docstrings += [  # of the fields of a class, each below its field
+        text_below
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for field, text_below in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text_below, ast.Expr)
+    ]
+    prose = {line for node in docstrings for line in range(node.lineno, node.end_lineno + 1)}
     code = {
         line
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
@@ -128,8 +137,9 @@ def num_code_lines(text: str) -> int:
 def test_lines_of_code_are_counted_as_a_reader_would():
     text = (
         '"""Prose\nof two lines."""\n\n# why\nx = """a\nstring"""\n\n\ndef f():\n    """Prose."""\n    return x  # x\n'
+        '\n\nclass C:\n    """Prose."""\n\n    y: int = 1\n    """Prose\n    of y."""\n'
     )
-    assert num_code_lines(text) == 4
+    assert num_code_lines(text) == 6
 
 
 def test_public_names_are_the_documented_ones():

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -185,7 +185,7 @@ def path(text: str) -> Markup:
     return Markup("<wbr>").join(show(part) for part in re.split(r"(?<=[/:])", text))
 
 
-def is_finite(value: float | str) -> bool:
+def is_finite(value: float | str) -> TypeGuard[float]:
     """False for what is not a number or infinite, which JSON holds as a text."""
     return not isinstance(value, str) and math.isfinite(value)
 

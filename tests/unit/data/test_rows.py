@@ -133,7 +133,11 @@ def test_what_a_field_holds_in_other_rows_and_their_order_change_nothing(path: P
     assert known[Message("user", "q 11999"),] == {"metadata": "text", "id": 11999}
     assert {row.messages: row.extra for row in read_rows(write_rows(path, reversed(rows))).rows} == known
     rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]}
-    with pytest.raises(DataError, match=r"tickets\.jsonl:11500, prompt\[0\]\.content: the content is \[\{"):
+    parts = read_rows(write_rows(path, rows)).rows
+    assert parts[11_499].messages == (Message("user", "in parts"),)
+    rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "image", "text": "in parts"}]}]}
+    told = r'tickets\.jsonl:11500, prompt\[0\]\.content\[0\]: the part is of type "image"'
+    with pytest.raises(DataError, match=told):
         read_rows(write_rows(path, rows))
 
 

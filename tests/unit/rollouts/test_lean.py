@@ -81,11 +81,12 @@ def greedy_by_transformers(model, prompt_ids, num_tokens):
     return tuple(written_1T[0, len(prompt_ids) :].tolist())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_greedy_answers_equal_those_of_transformers(name):
+@pytest.mark.parametrize("num", [16, pytest.param(64, marks=pytest.mark.slow)])
+.mark.parametrize("name", MODELS)
+def test_greedy_answers_equal_those_of_transformers(name, num):
     model = model_of(name)
     assert is_lean(model)
-    prompts = random_prompts(16, shortest=2, longest=40)
+    prompts = random_prompts(num, shortest=2, longest=40)
     engine = Engine(model, stop_ids=(), pad_id=0, num_slots=5, way="lean")
     answers = engine.generate(requests_of(prompts, 8), GREEDY)
     for prompt, answer in zip(prompts, answers, strict=True):

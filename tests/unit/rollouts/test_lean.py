@@ -82,7 +82,7 @@ def greedy_by_transformers(model, prompt_ids, num_tokens):
 
 
 @pytest.mark.parametrize("num", [16, pytest.param(64, marks=pytest.mark.slow)])
-.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_greedy_answers_equal_those_of_transformers(name, num):
     model = model_of(name)
     assert is_lean(model)

@@ -157,18 +157,18 @@ def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
 
 
 @app.command
-def resume(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
+def resume(run: RunName, *, overrides: Overrides = (), workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Go on with a stopped run from its last checkpoint."""
     from limbeck import verbs
     from limbeck.report.live import on_screen
     from limbeck.report.runs import show_run
 
     if as_json:
-        verbs.resume(run, workspace=workspace, listen=_print_json)
+        verbs.resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        done = verbs.resume(run, workspace=workspace, listen=screen.take, watch=screen.phase)
+        done = verbs.resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
     show_run(printer, done)
 
 

@@ -17,7 +17,7 @@ from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
-from limbeck.models.save import save_model, weights_hash
+from limbeck.models.save import save_model, weights_hash, write_manner
 from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
@@ -33,8 +33,22 @@ from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.store import Run, current_events
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
-from limbeck.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_weights, save_checkpoint
-from limbeck.training.provenance import provenance_of, run_notes, store_prompts
+from limbeck.training.checkpoint import (
+    Checkpoint,
+    damages,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from limbeck.training.provenance import (
+    changed_settings,
+    first_start,
+    provenance_of,
+    refuse_changed,
+    run_notes,
+    store_prompts,
+)
 from limbeck.training.session import Listener, Log, ending, stop_signals, stopped
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
@@ -148,52 +162,69 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
 
 
 def resume_run(
-    run: Run, listen: Listener = lambda event: None, watch: Callable[[str], None] = lambda phase: None
+    run: Run,
+    listen: Listener = lambda event: None,
+    watch: Callable[[str], None] = lambda phase: None,
+    overrides: Sequence[str] = (),
 ) -> Run:
     """Go on with a run from its newest checkpoint that verifies, with the recipe in its folder.
 
+    `overrides` (`key=value`) lie over that recipe; the environment has no say. What they, or an edit of the file,
+    change is refused where it defines what is learnt, and told and applied elsewhere.
+
     Raises:
-        Refusal: the run is done, has no checkpoint, or its prompts or models are no longer what they were.
+        Refusal: the run is done, has no checkpoint, is being written, or is no longer what it was.
     """
-    checkpoint = latest_checkpoint(run.checkpoints_path)
-    if run.status().state == "done" or checkpoint is None:
-        raise Refusal(
-            "run.nothing-to-resume",
-            given=f"{run.name} is done." if checkpoint else f"{run.name} has no checkpoint that can be read.",
-            needed="A run goes on from its last checkpoint to its last step.",
-            fix="Train again under another name: limbeck train " + str(run.recipe_path) + " --set name=NAME.",
-        )
-    precision = _first_start(run)["machine"]["matmul_precision"]
-    plan = _prepare(load_recipe(run.recipe_path, [], {}).recipe, precision)
-    with run, ending(Log(run, listen)) as log:
-        _drive(log, plan, watch, checkpoint)
+    is_done = run.status().state == "done"
+    with run:  # from here on nobody else writes or removes a checkpoint
+        checkpoint = latest_checkpoint(run.checkpoints_path)
+        if is_done or checkpoint is None:
+            damaged = "".join(f"\n  {each}" for each in damages(run.checkpoints_path))
+            raise Refusal(
+                "run.nothing-to-resume",
+                given=f"{run.name} is done." if is_done else f"{run.name} has no checkpoint that can be read.{damaged}",
+                needed="A run goes on from its last checkpoint to its last step.",
+                fix="Train again under another name: limbeck train " + str(run.recipe_path) + " --set name=NAME.",
+            )
+        recipe = load_recipe(run.recipe_path, overrides, {}).recipe
+        changes = changed_settings(run, recipe, checkpoint.step)
+        plan = _prepare(recipe, first_start(run))
+        with ending(Log(run, listen)) as log:
+            _drive(log, plan, watch, checkpoint, changes)
     return run
 
 
-def _prepare(recipe: Recipe, matmul_precision: str | None = None) -> CheckReport:
+def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> CheckReport:
     """Whatever can be refused before a run folder exists or a weight is read."""
-    plan = plan_recipe(recipe, matmul_precision)
+    plan = plan_recipe(recipe, recorded)
     refuse_if_too_large(plan.memory)
     refuse_ungraded(recipe, plan.material.held_out.prompts)
     return plan
 
 
-def _drive(log: Log, plan: CheckReport, watch: Callable[[str], None], checkpoint: Checkpoint | None) -> None:
+def _drive(
+    log: Log,
+    plan: CheckReport,
+    watch: Callable[[str], None],
+    checkpoint: Checkpoint | None,
+    changes: Sequence[str] = (),
+) -> None:
     """The run from its first event, or from a checkpoint, to its last."""
     run, recipe, material = log.run, plan.recipe, plan.material
     log.write("phase", phase="loading models")
-    models = load_models(material, recipe, plan.machine, None if checkpoint is None else _first_start(run))
+    models = load_models(material, recipe, plan.machine, None if checkpoint is None else first_start(run))
     provenance = provenance_of(recipe, material, models, plan.machine)
     state = make_state(models, material, recipe, watch)
     if checkpoint is None:
-        write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
         store_prompts(run, material)
     else:
-        _refuse_changed(run, provenance)
+        refuse_changed(run, provenance)
         load_checkpoint(checkpoint, state)
+    if checkpoint is None or changes:
+        write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": plan.objective}
-    log.write("start", **about, **provenance)
-    for note in _notes(log, plan, models, provenance, checkpoint):
+    log.write("start", **about, **provenance, settings=recipe.settings())
+    for note in (*changes, *_notes(log, plan, models, provenance, checkpoint)):
         log.write("note", text=note)
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
@@ -274,16 +305,16 @@ def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
         load_weights(run.checkpoints_path, kept_step, state)
         log.write("note", text=f"The student of step {kept_step} has the highest grade and is kept.")
     state.weights.widen()
+    manner: dict[str, Any] = {
+        "chat_template": material.template.source,
+        "stop_ids": material.stop.ids,
+        "pad_id": material.pad_id,
+    }
     if recipe.lora is not None:
         save_adapters(state.student, run.adapter_path)
+        write_manner(state.student, run.adapter_path, **manner)
         merge_adapters(state.student)
-    save_model(
-        state.student,
-        run.model_path,
-        chat_template=material.template.source,
-        stop_ids=material.stop.ids,
-        pad_id=material.pad_id,
-    )
+    save_model(state.student, run.model_path, **manner)
     weights = weights_hash(state.student.module)
     log.write("done", step=state.step, kept_step=kept_step, model=str(run.model_path), weights=weights)
 
@@ -300,27 +331,6 @@ def _evaluations(run: Run) -> list[dict[str, Any]]:
 def _kept_step(run: Run, recipe: Recipe) -> int | None:
     """The step whose student the run hands over as it stands now; None for the last."""
     return best_step(_evaluations(run)) if recipe.keep == "best" else None
-
-
-def _refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
-    """What a continued run must find as it was: prompts, template, vocabulary, stop tokens and both models."""
-    first = _first_start(run)
-    names = ("student", "lora", "teacher", "prompts", "own_answers", "template", "vocabulary", "stop_ids", "pad_id")
-    now = json.loads(json.dumps({name: provenance[name] for name in names}))
-    changed = [name for name in names if now[name] != first.get(name)]
-    if changed:
-        raise Refusal(
-            "run.changed",
-            given=f"Since {run.name} began, its {' and its '.join(changed)} changed, for example from "
-            f"{first.get(changed[0])} to {now[changed[0]]}.",
-            needed="A continued run is the same run: the same prompts, template and models.",
-            fix="Put them back, or start a new run.",
-        )
-
-
-def _first_start(run: Run) -> Mapping[str, Any]:
-    """What the run's first session was given and found out about models and machine."""
-    return next(event for event in run.read_events() if event["kind"] == "start")
 
 
 def _step_fields(record: StepRecord) -> dict[str, object]:

@@ -78,11 +78,15 @@ def resume(
     run: str | Path,
     *,
     workspace: str | Path = ".",
+    overrides: Sequence[str] = (),
     listen: Listener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
-    """Go on with a stopped run, by its name or folder, from its last checkpoint."""
-    return resume_run(Run.find(Path(workspace), str(run)), listen, watch)
+    """Go on with a stopped run, by its name or folder, from its last checkpoint.
+
+    `overrides` lie over its own recipe: its budget, length or learning rate may change, what it learns may not.
+    """
+    return resume_run(Run.find(Path(workspace), str(run)), listen, watch, overrides)
 
 
 def plan(*recipes: str | Path, overrides: Sequence[str] = ()) -> list[CheckReport]:

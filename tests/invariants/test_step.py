@@ -444,7 +444,7 @@ def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, r
     torch.testing.assert_close(ours, by_hand, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.report("TH-02")
+@pytest.mark.report("CR-06", "TH-02")
 def test_every_prompt_comes_once_per_epoch_in_an_order_of_its_own():
     prompts = random_prompts(10)
     order = PromptOrder(prompts, seed=0)

@@ -6,12 +6,13 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from limbeck.data.faults import listing, places, shown
+from limbeck.data.faults import Faults, listing, named, places, shown
 from limbeck.data.rows import Message, Row, content_hash
 from limbeck.data.templates import (
     RENDER_ERRORS,
@@ -70,10 +71,12 @@ def render_prompts(
     options: Options,
     max_prompt_tokens: int,
     on_long: Literal["refuse", "skip"],
+    faults: Faults | None = None,
 ) -> RenderedPrompts:
     """Renders each row up to where the answer begins, and tokenises the text, adding no tokens to it.
 
-    `options` are variables for the template; `max_prompt_tokens` counts what opens the answer too.
+    `options` are variables for the template; `max_prompt_tokens` counts what opens the answer too. With `faults`, rows
+    that the template refuses are left out and noted there, unless none is left.
 
     Raises:
         DataError: the template refuses rows (all are listed), rows are over the limit, or none is left.
@@ -82,7 +85,7 @@ def render_prompts(
     """
     check_options(template, options)
     facts = probe_template(tokenizer, template, options)
-    texts = _render_all(rows, tokenizer, template, options)
+    rows, texts = _render_all(rows, tokenizer, template, options, faults)
     starts, tokenised = _tokenise_as_far_as_needed(texts, tokenizer, max_prompt_tokens)
     prompts: list[Prompt] = []
     long: list[str] = []
@@ -122,23 +125,36 @@ def prompts_hash(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256("\n".join(sorted({key_of(prompt) for prompt in prompts})).encode("ascii")).hexdigest()
 
 
-def _render_all(rows: Sequence[Row], tokenizer: Tokenizer, template: Template, options: Options) -> list[str]:
+def _render_all(
+    rows: Sequence[Row], tokenizer: Tokenizer, template: Template, options: Options, faults: Faults | None
+) -> tuple[list[Row], list[str]]:
+    """The rows that the template writes, and what it writes. A row is rendered as it stands: no turn is dropped,
+    merged or moved to please a template."""
+    kept: list[Row] = []
     texts: list[str] = []
-    refused: list[str] = []
+    found = Faults(rows[0].source.partition(":")[0] if rows else "") if faults is None else faults
     for row in rows:
         try:
             texts.append(render(tokenizer, template, row.messages, options, opened=True))
+            kept.append(row)
         except RENDER_ERRORS as error:
-            roles = ", ".join(message.role for message in row.messages)
-            refused.append(f"{row.source} (turns {roles}): {describe_refusal(error)}")
-    if refused:
-        raise DataError(
-            "data.template-refused",
-            given=f"The {template.origin} template refuses {len(refused)} of {len(rows)} rows:{listing(refused)}\n",
-            needed="A row is rendered as it stands: no turn is dropped, merged or moved to please a template.",
-            fix="Correct or remove these rows, or set template: FILE with a template that writes them.",
-        )
-    return texts
+            place = _refused_turn(row, tokenizer, template, options)
+            field = f"messages[{place}] ({row.messages[place].role})"
+            expected = f"turns that the {template.origin} template writes, or template: FILE with one that writes these"
+            source = named(row.source, row.extra)
+            found.add("data.template-refused", source, field, describe_refusal(error), expected)
+    if faults is None or not kept:
+        found.raise_if_any()
+    return kept, texts
+
+
+def _refused_turn(row: Row, tokenizer: Tokenizer, template: Template, options: Options) -> int:
+    """The place of the turn before which the template still wrote the conversation."""
+    for place in range(len(row.messages) - 1, 0, -1):
+        with suppress(*RENDER_ERRORS):
+            render(tokenizer, template, row.messages[:place], options, opened=False)
+            return place
+    return 0
 
 
 def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
@@ -181,6 +197,8 @@ def _template_notes(
     bare = _without_system(prompts)
     if facts.injected_system is not None and bare:
         yield f"The template adds a system text to {places(bare)}: {shown(facts.injected_system)}."
+    if template.start_added:
+        yield "The template writes no start token; the tokenizer's stands before each prompt, and is saved with it."
     if "think" in facts.generation_prompt:
         yield f"The template opens each answer with {shown(facts.generation_prompt)}; it belongs to the prompt."
     if "strftime_now" in template.source and "date_string" not in options:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limbeck.errors import DataError
 
-__all__ = ["Faults", "listing", "nearest", "places", "shown"]
+__all__ = ["Faults", "listing", "named", "nearest", "places", "shown"]
 
 _NUM_LISTED = 20
 _NUM_PLACES = 5
@@ -17,10 +17,12 @@ _SHOWN_LENGTH = 60
 
 
 class Faults:
-    """The faults of one file, in its order."""
+    """The faults of one file, in its order. `or_else` is what else than correcting it somebody can do."""
 
-    def __init__(self, file_name: str) -> None:
+    def __init__(self, file_name: str, *, or_else: str = "") -> None:
         self.file_name = file_name
+        self._or_else = or_else
+        self._sources: set[str] = set()
         self._found: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
@@ -29,6 +31,7 @@ class Faults:
     def add(self, code: str, source: str, field: str, given: str, expected: str) -> None:
         """Notes a fault: its row ("tickets.jsonl:12"), its field (may be empty), what is there and what is expected."""
         place = f"{source}, {field}" if field else source
+        self._sources.add(source)
         self._found.append((code, f"{place}: {given}; expected {expected}"))
 
     def raise_if_any(self) -> None:
@@ -41,14 +44,28 @@ class Faults:
             codes[0] if len(set(codes)) == 1 else "data.rows-faulty",
             given=f"{self.file_name} has {count}:{listing(lines)}\n",
             needed="Every row must be read exactly as it is meant, so none is skipped or repaired unasked.",
-            fix="Correct or remove these rows and start again.",
+            fix=f"Correct or remove these rows and start again{self._or_else}.",
         )
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows have faults."""
+        return len(self._sources)
 
-def shown(value: object) -> str:
+    def told(self) -> str:
+        """The faults as a list, for a note on rows that were left out for them."""
+        return listing([line for _, line in self._found])
+
+
+def named(source: str, columns: Mapping[str, object]) -> str:
+    """A row by its place, and by its own id where it has one."""
+    return f"{source} (id {shown(columns['id'])})" if columns.get("id") is not None else source
+
+
+def shown(value: object, longest: int = _SHOWN_LENGTH) -> str:
     """A JSON value on one short line; a long one is cut, with its length."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}… ({len(text)} characters)"
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
 def listing(lines: Sequence[str]) -> str:

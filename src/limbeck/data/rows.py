@@ -5,7 +5,9 @@ A row is a JSON object in one of these forms:
     {"prompt": [{"role": "user", "content": "..."}]}      a conversation that ends with a user turn
     {"prompt": "..."}                                     one user turn
     {"messages": [..., {"role": "assistant", ...}]}       the last assistant turn is the reference answer
+    {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}]}      the same by other names
 
+A content is a text, or a list of text parts ({"type": "text", "text": "..."}), which are joined as they stand.
 A reference answer may also stand in the column completion, answer, ideal or response, there also as a list of texts
 that are equally right. Distillation sets it aside and reads prompts alone, for the answers come from the models;
 supervised training learns the first. Every other column is kept in `Row.extra`.
@@ -16,19 +18,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from limbeck.data.faults import Faults, shown
+from limbeck.data.faults import Faults, named, shown
 from limbeck.data.jsonl import read_bytes, read_values
 from limbeck.errors import DataError
 
 __all__ = ["Message", "Row", "RowSet", "content_hash", "read_rows"]
 
-_ROLES = ("system", "user", "assistant")
-_CONVERSATIONS = ("prompt", "messages")
+_ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
+_FROM_VALUE_ROLES = {**_ROLES, "human": "user", "gpt": "assistant"}
+_CONVERSATIONS = ("prompt", "messages", "conversations")
 _REFERENCES = ("completion", "answer", "ideal", "response")
 # A template would need these to write the prompt that the row means; left out, the prompt would be another one.
 _UNSUPPORTED_COLUMNS = ("tools", "functions", "images", "documents")
@@ -68,14 +71,22 @@ class RowSet:
     notes: tuple[str, ...]
 
 
-def read_rows(path: Path | str) -> RowSet:
-    """Reads a JSONL file of prompts. Raises DataError that lists every fault with file, line and field."""
+def read_rows(path: Path | str, known: Faults | None = None) -> RowSet:
+    """Reads a JSONL file of prompts. Raises DataError that lists every fault with file, line and field.
+
+    With `known`, rows with faults are left out, and it is told of them; DataError then means that none is left.
+    """
     path = Path(path).expanduser()
     data = read_bytes(path)
-    faults = Faults(path.name)
-    read = [_RowReader(source, faults).read(value) for source, value in read_values(data, faults)]
-    faults.raise_if_any()
+    faults = Faults(path.name) if known is None else known
+    readers: list[_RowReader] = []
+    read: list[Row | None] = []
+    for source, value in read_values(data, faults):
+        readers.append(_RowReader(source, faults))
+        read.append(readers[-1].read(value))
     rows = tuple(row for row in read if row is not None)
+    if known is None or not rows:
+        faults.raise_if_any()
     if not rows:
         raise DataError(
             "data.file-empty",
@@ -83,7 +94,7 @@ def read_rows(path: Path | str) -> RowSet:
             needed="At least one prompt is needed.",
             fix='Write rows such as {"prompt": "..."} into it, one a line.',
         )
-    return RowSet(rows, hashlib.sha256(data).hexdigest(), _notes(rows))
+    return RowSet(rows, hashlib.sha256(data).hexdigest(), (*_form_notes(readers), *_notes(rows)))
 
 
 def content_hash(messages: Sequence[Message]) -> str:
@@ -107,12 +118,27 @@ def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _form_notes(readers: Sequence[_RowReader]) -> Iterator[str]:
+    """How messages were read where they come in other forms than role and content alone."""
+    if renamed := sum(reader.is_from_value for reader in readers):
+        yield f"Rows in from/value form: {renamed} of {len(readers)}; human is read as user, gpt as assistant."
+    unread = Counter(name for reader in readers for name in reader.unread)
+    if unread:
+        names = ", ".join(f"{name} ({num})" for name, num in sorted(unread.items()))
+        yield f"Keys of messages that nothing here reads: {names}."
+
+
 class _RowReader:
-    """Reads one row. A fault is noted and reading goes on, so that all are told; a row with faults gives None."""
+    """Reads one row. A fault is noted and reading goes on, so that all are told; a row with faults gives None.
+
+    `is_from_value` and `unread` tell of its messages: their form, and their keys that are left out.
+    """
 
     def __init__(self, source: str, faults: Faults) -> None:
-        self._source = source
+        self._source = self._place = source
         self._faults = faults
+        self.is_from_value = False
+        self.unread: set[str] = set()
 
     def read(self, columns: object) -> Row | None:
         num_faults = len(self._faults)
@@ -120,11 +146,12 @@ class _RowReader:
             expected = 'an object such as {"prompt": "..."}'
             self._fault("data.row-not-object", "", f"the row is {shown(columns)}", expected)
             return None
+        self._place = named(self._source, columns)
         self._refuse_unsupported(columns, _UNSUPPORTED_COLUMNS, "")
         field = self._conversation_field(columns)
         messages = self._messages(columns.get(field), field)
         references: dict[str, tuple[str, ...]] = {}
-        if field == "messages" and messages and messages[-1].role == "assistant":
+        if field != "prompt" and messages and messages[-1].role == "assistant":
             references[field] = (messages.pop().content,)
         references |= self._references(columns)
         if len(set(references.values())) > 1:
@@ -141,7 +168,7 @@ class _RowReader:
         return Row(tuple(messages), reference, self._source, extra, tuple(filter(None, others)))
 
     def _fault(self, code: str, field: str, given: str, expected: str) -> None:
-        self._faults.add(code, self._source, field, given, expected)
+        self._faults.add(code, self._place, field, given, expected)
 
     def _refuse_unsupported(self, holder: Mapping[str, object], names: Sequence[str], prefix: str) -> None:
         for name in names:
@@ -151,10 +178,11 @@ class _RowReader:
 
     def _conversation_field(self, columns: Mapping[str, object]) -> str:
         present = [name for name in _CONVERSATIONS if columns.get(name) is not None]
-        if len(present) == 2:
-            self._fault("data.field-ambiguous", "", "the row has both prompt and messages", "one of them")
+        if len(present) > 1:
+            self._fault("data.field-ambiguous", "", f"the row has both {' and '.join(present)}", "one of them")
         elif not present:
-            self._fault("data.field-missing", "prompt", f"the row has {_names(columns)}", "prompt or messages")
+            expected = "prompt or messages (or conversations)"
+            self._fault("data.field-missing", "prompt", f"the row has {_names(columns)}", expected)
         return present[0] if present else "prompt"
 
     def _messages(self, value: object, field: str) -> list[Message]:
@@ -164,7 +192,7 @@ class _RowReader:
         if isinstance(value, list):
             return [self._message(message, f"{field}[{index}]") for index, message in enumerate(value)]
         if value is not None:
-            expected = "a list of messages" if field == "messages" else "a text or a list of messages"
+            expected = "a text or a list of messages" if field == "prompt" else "a list of messages"
             self._fault("data.field-type", field, f"the value is {shown(value)}", expected)
         return []
 
@@ -174,22 +202,44 @@ class _RowReader:
             self._fault("data.field-type", field, f"the message is {shown(value)}", expected)
             return Message("", "")
         self._refuse_unsupported(value, _UNSUPPORTED_KEYS, f"{field}.")
-        missing = [name for name in ("role", "content") if name not in value]
+        is_from_value = "from" in value and "role" not in value
+        self.is_from_value |= is_from_value
+        keys = ("from", "value") if is_from_value else ("role", "content")
+        missing = [name for name in keys if name not in value]
         for name in missing:
             given = f"the message has {_names(value)}"
-            self._fault("data.field-missing", f"{field}.{name}", given, "the keys role and content")
+            self._fault("data.field-missing", f"{field}.{name}", given, f"the keys {' and '.join(keys)}")
         if missing:
             return Message("", "")
-        role = value["role"]
-        if role not in _ROLES:
-            given = f"the role is {shown(role)}"
-            self._fault("data.role-unknown", f"{field}.role", given, "system, user or assistant")
-        content = value["content"]
-        if not isinstance(content, str):
-            self._fault("data.field-type", f"{field}.content", f"the content is {shown(content)}", "a text")
-        elif role != "system":
-            self._refuse_empty(content, f"{field}.content")
-        return Message(str(role), str(content))
+        self.unread |= value.keys() - {*keys, *_UNSUPPORTED_KEYS}
+        role, content = (value[name] for name in keys)
+        known = _FROM_VALUE_ROLES if is_from_value else _ROLES
+        if not isinstance(role, str) or role not in known:
+            expected = "system, human or gpt" if is_from_value else "system, user or assistant"
+            self._fault("data.role-unknown", f"{field}.{keys[0]}", f"the role is {shown(role)}", expected)
+            role = ""
+        role = known.get(role, "")
+        text = self._text(content, f"{field}.{keys[1]}")
+        if text is not None and role != "system":
+            self._refuse_empty(text, f"{field}.{keys[1]}")
+        return Message(role, text or "")
+
+    def _text(self, content: object, field: str) -> str | None:
+        """A content as one text; None where it is none, which is noted."""
+        if not isinstance(content, list):
+            if not isinstance(content, str):
+                self._fault("data.field-type", field, f"the content is {shown(content)}", "a text")
+                return None
+            return content
+        texts: list[str] = []
+        for index, part in enumerate(content):
+            kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+            if kind == "text" and isinstance(text, str):
+                texts.append(text)
+            else:
+                given = f"the part is {shown(part)}" if kind in (None, "text") else f"the part is of type {shown(kind)}"
+                self._fault("data.part-unsupported", f"{field}[{index}]", given, "text parts alone")
+        return "".join(texts) if len(texts) == len(content) else None
 
     def _refuse_empty(self, text: str, field: str) -> None:
         if not text.strip():

@@ -12,7 +12,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.chat import Prompt, tokenise
-from limbeck.data.faults import listing, places
+from limbeck.data.faults import Faults, listing, named, places
 from limbeck.data.rows import Row, content_hash
 from limbeck.data.stops import StopSet
 from limbeck.errors import DataError
@@ -36,17 +36,22 @@ class Targets:
         return max(map(len, self.answers.values()))
 
 
-def rows_to_learn(rows: Sequence[Row], which: Literal["last_turn", "all_turns"]) -> tuple[Row, ...]:
-    """A row for each turn to learn, the answer as its reference. Raises DataError for rows without an answer."""
-    missing = [row.source for row in rows if not (row.reference or "").strip()]
+def rows_to_learn(
+    rows: Sequence[Row], which: Literal["last_turn", "all_turns"], faults: Faults | None = None
+) -> tuple[Row, ...]:
+    """A row for each turn to learn, the answer as its reference. Raises DataError for rows without an answer.
+
+    With `faults`, these are left out and noted there, unless none is left.
+    """
+    missing = [row for row in rows if not (row.reference or "").strip()]
     if missing:
-        raise DataError(
-            "data.answer-missing",
-            given=f"{places(missing)} carry no answer.",
-            needed="Supervised training learns the answer that stands beside a prompt: the last assistant turn of "
-            "messages, or a column answer.",
-            fix="Add the answers or remove these rows.",
-        )
+        found = Faults(missing[0].source.partition(":")[0]) if faults is None else faults
+        for row in missing:
+            expected = "an assistant turn at the end of messages, or a column answer"
+            found.add("data.answer-missing", named(row.source, row.extra), "", "the row carries no answer", expected)
+        rows = [row for row in rows if row not in missing]
+        if faults is None or not rows:
+            found.raise_if_any()
     if which == "last_turn":
         return tuple(rows)
     learnt: list[Row] = []

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from limbeck.errors import RecipeError, Refusal
 
 __all__ = [
     "RENDER_ERRORS",
+    "START",
     "Template",
     "TemplateFacts",
     "check_options",
@@ -37,6 +40,14 @@ __all__ = [
 # What rendering raises when a template refuses a conversation or stumbles over it.
 RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
+# Stands before a template that writes no start token, where the tokenizer begins each text with one.
+START = "{{ bos_token }}"
+_NO_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != ['user', 'assistant'][loop.index0] %}"
+    "{{ raise_exception('without a template a prompt is one text, as it stands') }}{% endif %}"
+    "{{ message['content'] }}{% endfor %}"
+)
+
 # Variables for a template, by the recipe.
 Options = Mapping[str, Any]
 
@@ -48,16 +59,31 @@ _SYSTEM = Message("system", "QZSYSTEMQZ")
 # What a template can read without being given it.
 _TOKENS = {"bos_token", "eos_token", "unk_token", "pad_token"}
 _ALWAYS_GIVEN = {"messages", "add_generation_prompt", "raise_exception", "strftime_now", *_TOKENS}
+_TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 _GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template, frozen: its jinja text, where it is from ("student", "teacher" or a file path), its hash."""
+    """A chat template, frozen: its jinja text, where it is from ("student", "teacher" or a file path), its hash.
+
+    `read_at` (ISO 8601) is what it takes for now, None for the clock's time; `start_added` says that START stands
+    before the text that came with the model.
+    """
 
     source: str
     origin: str
     sha256: str
+    read_at: str | None = None
+    start_added: bool = False
+
+    @cached_property
+    def dated_source(self) -> str:
+        """The text with the date of `read_at` where it asks for today's."""
+        if self.read_at is None:
+            return self.source
+        now = datetime.fromisoformat(self.read_at)
+        return _TODAY.sub(lambda found: json.dumps(now.strftime(found[2])), self.source)
 
 
 @dataclass(frozen=True)
@@ -73,14 +99,18 @@ class TemplateFacts:
 def choose_template(
     choice: str, student: Tokenizer, teacher: Tokenizer | None, *, student_name: str, teacher_name: str
 ) -> Template:
-    """The template that a recipe's `template` names: "student", "teacher", or a file of jinja text.
+    """The template that a recipe's `template` names: "student", "teacher", "none", or a file of jinja text.
+
+    With "none" a prompt is one plain text, as a base model reads it. A template that writes no start token gets the
+    one with which the tokenizer begins any text.
 
     Raises RecipeError when there is none, and Refusal when it needs tokens that the student reads as several pieces.
     """
-    own = {"student": _own_template(student), "teacher": _own_template(teacher)}
+    own = {"student": _own_template(student), "teacher": _own_template(teacher), "none": _NO_TEMPLATE}
     source = own[choice] if choice in own else _read_template_file(choice)
     if source is None:
-        ways = [f"template: {other}" for other, text in own.items() if text] + ["template: FILE with jinja text"]
+        ways = [f"template: {other}" for other in ("student", "teacher") if own[other]]
+        ways += ["template: FILE with jinja text", "template: none where each prompt is one plain text"]
         raise RecipeError(
             "recipe.template-missing",
             given=f"template: {choice}, but {student_name if choice == 'student' else teacher_name} has no chat "
@@ -88,7 +118,10 @@ def choose_template(
             needed="A chat template turns a conversation into the text that both models read.",
             fix=f"Set {', or '.join(ways)}.",
         )
-    template = Template(source, choice, hashlib.sha256(source.encode("utf-8")).hexdigest())
+    lacks_start = _lacks_start(student, Template(source, choice, ""))
+    source = START * lacks_start + source
+    content = hashlib.sha256(source.encode("utf-8")).hexdigest()
+    template = Template(source, choice, content, start_added=lacks_start)
     if choice != "student" and teacher is not None:
         _check_tokens(template, student, teacher, student_name)
     return template
@@ -100,7 +133,7 @@ def render(
     """The conversation as text, the answer to it `opened` or not. Raises one of RENDER_ERRORS when it is refused."""
     turns = [{"role": message.role, "content": message.content} for message in messages]
     text = tokenizer.apply_chat_template(
-        turns, chat_template=template.source, tokenize=False, add_generation_prompt=opened, **options
+        turns, chat_template=template.dated_source, tokenize=False, add_generation_prompt=opened, **options
     )
     assert isinstance(text, str)
     return text
@@ -200,6 +233,15 @@ def _injected(before_user: str, later: str) -> str | None:
     between = _before(_after(later, _ANSWER), _NEXT_USER)
     header = next(between[start:] for start in range(len(between) + 1) if before_user.endswith(between[start:]))
     return before_user.removesuffix(header).strip() or None
+
+
+def _lacks_start(tokenizer: Tokenizer, template: Template) -> bool:
+    """Whether the tokenizer begins a text with a start token, and the template does not write it."""
+    if tokenizer.bos_token is None or tokenizer("a")["input_ids"][:1] != [tokenizer.bos_token_id]:
+        return False
+    with suppress(*RENDER_ERRORS):  # what it cannot write is told with the rows, or when it is probed
+        return not render(tokenizer, template, (_USER,), {}, opened=True).startswith(str(tokenizer.bos_token))
+    return False
 
 
 def _own_template(tokenizer: Tokenizer | None) -> str | None:

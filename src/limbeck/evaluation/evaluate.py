@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from limbeck.data.chat import key_of, prompts_hash
+from limbeck.data.faults import Faults
 from limbeck.data.rows import Row, read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
@@ -145,7 +146,8 @@ def _of_recipe(
     options: Evaluating,
     commands: Mapping[str, str],
 ) -> _Question:
-    rows = read_rows(Path(recipe.prompts)).rows
+    unread = Faults(Path(recipe.prompts).name) if recipe.bad_rows == "skip" else None
+    rows = read_rows(Path(recipe.prompts), unread).rows
     held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
     limits = {"on-policy": recipe.max_practice_tokens, "off-policy": recipe.max_teacher_tokens}
     workspace = Path(recipe.workspace)

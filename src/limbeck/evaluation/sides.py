@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from limbeck.data.chat import Prompt, render_prompts
 from limbeck.data.rows import Row
 from limbeck.data.stops import StopSet, pad_id, stop_ids
-from limbeck.data.templates import Template, choose_template
+from limbeck.data.templates import START, Template, choose_template
 from limbeck.errors import ModelError, Refusal, VocabularyMismatch
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
 from limbeck.models.refs import ModelRef
@@ -220,7 +220,7 @@ def _refuse_served(named: Sequence[Named]) -> None:
 
 
 def _template_note(each: Named, tokenizer: PreTrainedTokenizerBase, shared: Template) -> tuple[str, ...]:
-    if tokenizer.chat_template in (None, shared.source):
+    if tokenizer.chat_template in (None, shared.source, shared.source.removeprefix(START)):
         return ()
     return (f"{each.alias} has a template of its own and is asked in the one that all are asked in.",)
 

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 from limbeck.models.load import LanguageModel, without_progress_bars
 
-__all__ = ["save_model", "unfinished", "weights_hash"]
+__all__ = ["save_model", "unfinished", "weights_hash", "write_manner"]
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
@@ -24,16 +24,24 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
     sample with is not what this model was trained with. Rows of the embedding are never added or cut. The model in
     memory takes on what is written.
     """
+    model.module.config.dtype = model.dtype
+    with unfinished(folder) as beside:
+        write_manner(model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id)
+        with without_progress_bars():
+            model.module.save_pretrained(beside)
+
+
+def write_manner(
+    model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int
+) -> None:
+    """Write how a model is asked and where it ends: tokenizer, template and a generation config of the run's ids."""
     module, tokenizer = model.module, model.tokenizer
-    module.config.dtype = model.dtype
     module.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
     )
+    module.generation_config.save_pretrained(folder)
     tokenizer.chat_template = chat_template
-    with unfinished(folder) as beside:
-        tokenizer.save_pretrained(beside)
-        with without_progress_bars():
-            module.save_pretrained(beside)
+    tokenizer.save_pretrained(folder)
 
 
 @contextmanager

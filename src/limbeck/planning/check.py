@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from limbeck.data.chat import Template
 from limbeck.errors import Refusal
@@ -31,19 +33,22 @@ class CheckReport:
     findings: tuple[Finding, ...]
 
 
-def plan_recipe(recipe: Recipe, matmul_precision: str | None = None, template: Template | None = None) -> CheckReport:
+def plan_recipe(
+    recipe: Recipe, recorded: Mapping[str, Any] | None = None, template: Template | None = None
+) -> CheckReport:
     """Prompts, pair and memory, without reading a weight.
 
     Args:
-        matmul_precision: that of a run that goes on.
+        recorded: what a run that goes on wrote at its first start, and keeps.
         template: in place of the one that the recipe names, which may not be there yet.
 
     Raises:
         LimbeckError: the first thing that stands in the way.
     """
     objective = describe_objective(recipe)
-    machine = use_machine(recipe.device, matmul_precision)
-    material = prepare_material(recipe, template)
+    kept = recorded or {"machine": {}, "template": {}}
+    machine = use_machine(recipe.device, kept["machine"].get("matmul_precision"))
+    material = prepare_material(recipe, template, kept["template"].get("read_at"))
     memory = plan_for(material, recipe, machine)
     return CheckReport(recipe, objective, machine, material, memory, {}, ())
 

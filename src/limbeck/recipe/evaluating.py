@@ -18,6 +18,7 @@ __all__ = ["Evaluating", "FailUnder", "Prices", "check_limit", "option_refused",
 
 Prices = dict[str, tuple[float, float]]
 Texts = Annotated[tuple[str, ...], Parameter(negative=())]
+JUDGE_TOKENS = 64
 MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
 _MEASURED = {"worth": "gap", "after": "gain"}
 _FIELDS = "teacher_options."  # further fields of a request, as in a recipe
@@ -34,7 +35,7 @@ class Evaluating:
         str | None, Parameter(help="A model that compares answers in pairs; preferences then count, not grades.")
     ] = None
     rubric: Annotated[Path | None, Parameter(help="How the judge is asked: a jinja2 text; there is a default.")] = None
-    judge_tokens: Annotated[int, Parameter(help="The longest reply of the judge.")] = 64
+    judge_tokens: Annotated[int, Parameter(help="The longest reply of the judge.")] = JUDGE_TOKENS
     max_tokens: Annotated[int | None, Parameter(help="The longest answer; left out, the recipe's, else 512.")] = None
     temperature: Annotated[float, Parameter(help="0 takes the likeliest token, the same each time.")] = 0.0
     samples: Annotated[int, Parameter(help="Answers to each prompt; several need a temperature.")] = 1
@@ -62,10 +63,9 @@ class Evaluating:
             raise option_refused(
                 f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike."
             )
-        if self.rubric is not None and self.judge is None:
-            raise option_refused(
-                f"rubric is {self.rubric}, and nobody judges by it", "Name the judge too, or leave it out."
-            )
+        for name, value in (("rubric", self.rubric), ("judge-tokens", self.judge_tokens)):
+            if self.judge is None and value not in (None, JUDGE_TOKENS):
+                raise option_refused(f"{name} is {value}, and nobody judges", "Name the judge too, or leave it out.")
 
     def arguments(self) -> list[str]:
         """What was chosen here, as a command line says it; the name is this evaluation's own and is left out."""

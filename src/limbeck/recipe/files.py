@@ -278,7 +278,7 @@ def _placed(name: str, value: object, folder: Path) -> object:
     if name not in _PATHS or not isinstance(value, str) or not value.strip():
         return value
     base = Path.cwd() if name == "workspace" else folder.absolute()
-    if name == "template" and value in ("student", "teacher"):
+    if name == "template" and value in ("student", "teacher", "none"):
         return value
     if name in ("student", "teacher"):
         looks_like_path = value.startswith((".", "/", "~")) or value.endswith(".gguf")

@@ -108,6 +108,15 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
     return None
 
 
+def share_is_some(share: float, info: ValidationInfo) -> float:
+    """A step has whole prompts: a share that rounds to all or none of them would be another one than it says."""
+    num_prompts = info.data.get("prompts_per_step")
+    if share < 1 and num_prompts is not None and (num := round(share * num_prompts)) in (0, num_prompts):
+        why = f"Of {num_prompts} prompts a step, on_policy_share {share} is {'all' if num else 'none'}: nothing would "
+        raise fault("recipe.setting-unused", why + "be mixed.", "Write more prompts_per_step or another share.")
+    return share
+
+
 def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
     steps = info.data.get("steps")
     if warmup is not None and steps is not None and warmup.steps >= steps:

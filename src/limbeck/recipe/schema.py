@@ -92,15 +92,25 @@ class Recipe(Teaching):
     Why: leaving rows out is your decision.
     """
 
-    template: Annotated[kinds.Text, "student, teacher, or the path of a template file"] = "student"
-    """Whose chat template turns messages into text, for both models. A relative path starts at the recipe's folder.
-    Choose: student, since that is how the student will be asked in production.
+    bad_rows: Literal["refuse", "skip"] = "refuse"
+    """A row of prompts that cannot be used as it stands (no text, an unknown role, turns that the template refuses, no
+    answer to learn): refuse stops and lists all of them, skip leaves them out, lists and counts them.
+    Choose: skip once you have seen the list and can do without these rows.
+    Why: leaving rows out is your decision.
+    """
+
+    template: Annotated[kinds.Text, "student, teacher, none, or the path of a template file"] = "student"
+    """Whose chat template turns messages into text. Where the teacher scores tokens, both models read this text; where
+    it only writes answers (cross_entropy), it is asked in its own template. A relative path starts at the recipe's
+    folder. none: each prompt is one plain text.
+    Choose: student, since that is how the student will be asked in production; teacher makes both alike; none for a
+    base model that goes on with texts.
     Why: the student will be asked in it.
     """
 
     template_options: kinds.Options = Field({})
     """Values handed to the chat template, for example enable_thinking: false.
-    Choose: Set what you will set in production. Both models get the same.
+    Choose: Set what you will set in production. A teacher that is asked in another template does not get them.
     Why: the template's own defaults.
     """
 

@@ -139,7 +139,7 @@ class Teaching(Settings):
     Why: 1 on-policy, where new prompts teach more; 4 off-policy, where each answer is read again in every epoch.
     """
 
-    on_policy_share: kinds.PositiveShare = kinds.practised(1.0)
+    on_policy_share: Annotated[kinds.PositiveShare, AfterValidator(rules.share_is_some)] = kinds.practised(1.0)
     """Which share of a step's prompts the student answers itself. For the others it reads answers that the teacher
     wrote before training (warmup.answers_per_prompt of them to each prompt, 1 without a warm-up).
     Choose: 1; 0.5 to 0.8 if practice answers grow and go in circles.

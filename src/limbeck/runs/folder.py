@@ -42,14 +42,15 @@ class LockedFolder:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             taken = [path.name for path in home.iterdir()]
             path = inside(workspace, home / (new_run_name(taken) if name is None else check_name(name, what=cls.kind)))
-            if path.exists():
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError as error:  # of an earlier start, or of one at this moment
                 raise UsageError(
                     f"{cls.kind}.exists",
-                    given=f"The {cls.kind} {name} exists in {home}.",
+                    given=f"The {cls.kind} {path.name} exists in {home}.",
                     needed="A new one gets a folder of its own, so that it cannot mix with an older one.",
                     fix="Choose another name, or leave the name out and get a new one.",
-                )
-            path.mkdir(mode=0o700)
+                ) from error
             (path / "answers").mkdir()
         except OSError as error:
             raise write_failed(home, error) from error

@@ -6,7 +6,8 @@
         MANIFEST.json            step, and size and SHA-256 of the two files
 
 The folder appears by one rename, after its files and manifest are on disk, so a kill at any moment leaves the step
-before. Nothing that is not finite is written.
+before. Nothing that is not finite is written. What a killed process left half-written, and later steps than the one
+that is written (a run only goes back behind them because they are damaged), are removed with the next step.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from limbeck.models.load import put_weights
 from limbeck.models.save import unfinished
 from limbeck.training.state import TrainState
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
+__all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
 
 MANIFEST = "MANIFEST.json"
 STUDENT = "student.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+FILES = (STUDENT, OPTIMIZER)
 NUM_KEPT = 2
 
 
@@ -68,6 +70,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
                     needed="A checkpoint of it would replace a healthy one.",
                     fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
                 )
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left)
     target = _place(folder, state.step)
     with unfinished(target) as beside:
         beside.mkdir(parents=True)
@@ -80,9 +84,11 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
         for path in (*(beside / name for name in contents), beside / MANIFEST, beside):
             _sync(path)
     _sync(folder)
-    for old in _steps(folder)[NUM_KEPT:]:
-        if kept_step is None or old != _place(folder, kept_step):
-            shutil.rmtree(old)
+    steps = _steps(folder)
+    place = steps.index(target)
+    for other in steps[:place] + steps[place + NUM_KEPT :]:
+        if kept_step is None or other != _place(folder, kept_step):
+            shutil.rmtree(other)
     return target
 
 
@@ -92,9 +98,15 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     for path in _steps(folder):
         damage = _damage(path)
         if damage is None:
-            return Checkpoint(path, json.loads((path / MANIFEST).read_text())["step"], tuple(passed_over))
-        passed_over.append(f"{path.name}: {damage}")
+            return Checkpoint(path, int(path.name.removeprefix("step-")), tuple(passed_over))
+        passed_over.append(f"Checkpoint {path.name} is damaged and passed over: {damage}.")
     return None
+
+
+def damages(folder: Path) -> list[str]:
+    """What is wrong with each checkpoint that cannot be read, newest first."""
+    found = [(path, _damage(path)) for path in _steps(folder)]
+    return [f"{path.name}: {damage}" for path, damage in found if damage is not None]
 
 
 def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
@@ -158,19 +170,25 @@ def _place(folder: Path, step: int) -> Path:
 
 def _steps(folder: Path) -> list[Path]:
     """Checkpoints in place, newest first."""
-    return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
+    return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
 def _damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError):
+        manifest = json.loads((path / MANIFEST).read_text())
+        step = int(manifest["step"])
+        known = {name: (manifest["files"][name]["bytes"], manifest["files"][name]["sha256"]) for name in FILES}
+    except (OSError, ValueError, LookupError, TypeError):
         return f"no readable {MANIFEST}"
-    for name, expected in files.items():
+    if path != _place(path.parent, step):
+        return f"{MANIFEST} is of step {step}"
+    for name, (num_bytes, content) in known.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if _hash(file) != expected["sha256"]:
+        if (size := file.stat().st_size) != num_bytes:
+            return f"{name} has {size} bytes instead of {num_bytes}"
+        if _hash(file) != content:
             return f"{name} differs from its hash"
     return None

@@ -8,19 +8,21 @@ Whatever is wrong with prompts or pair is said here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.chat import Prompt, RenderedPrompts, render_prompts
+from limbeck.data.faults import Faults, shown
 from limbeck.data.rows import Row, RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
 from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
 from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
-from limbeck.data.templates import Template, choose_template
+from limbeck.data.templates import RENDER_ERRORS, Template, choose_template, describe_refusal, render
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
 from limbeck.models.refs import ModelRef, parse_ref
@@ -31,6 +33,8 @@ from limbeck.teachers.writer import with_examples
 __all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
 NO_LIMIT = 2**31
+NUM_COMPARED = 100
+LONGEST_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Material(Pair):
 
     `targets` and `held_out_targets` are the answers that stand beside the prompts, where the route learns them; `own`
     are people's answers beside the teacher's word, and `examples` what a teacher is shown. `answer_limit` bounds the
-    answers of an evaluation, `longest_answer` those of the whole run.
+    answers of an evaluation, `longest_answer` those of the whole run. `num_skipped` rows could not be used.
     """
 
     rows: RowSet
@@ -81,6 +85,7 @@ class Material(Pair):
     held_out_targets: Targets | None
     own: Targets | None
     own_sha256: str | None
+    num_skipped: int
     examples: tuple[Row, ...]
     answer_limit: int
     longest_answer: int
@@ -91,23 +96,33 @@ class Material(Pair):
         return max(len(prompt.ids) for prompt in (*self.train.prompts, *self.held_out.prompts, *own))
 
 
-def prepare_material(recipe: Recipe, template: Template | None = None) -> Material:
+def prepare_material(recipe: Recipe, template: Template | None = None, read_at: str | None = None) -> Material:
     """Compare the pair and render the prompts; a `template` that is given stands for the one that the recipe names.
+
+    Where a template writes the date, it is that of `read_at`, or today's.
 
     Raises:
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
-    pair = compare_pair(recipe, template)
-    rows = read_rows(Path(recipe.prompts))
+    pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
+    faults = Faults(Path(recipe.prompts).name, or_else=", or set bad_rows: skip to leave them out")
+    rows = read_rows(Path(recipe.prompts), faults)
+    num_rows = len(rows.rows) + faults.num_rows
+    if recipe.bad_rows == "refuse":
+        faults.raise_if_any()
     split = split_held_out(rows.rows, Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out)
     notes = [*rows.notes, *split.notes, *pair.notes]
     targets = held_out_targets = own = own_sha256 = None
     if recipe.route == "supervised":
-        train, targets = _given(split.train, split, pair, recipe, notes)
-        held_out = render_rows(rows_to_learn(split.held_out, "last_turn"), pair, recipe)
+        train, targets = _given(split.train, split, pair, recipe, notes, faults)
+        held_out = render_rows(rows_to_learn(split.held_out, "last_turn", faults), pair, recipe, faults)
         held_out_targets = given_answers(held_out.prompts, pair.tokenizer, pair.stop)
     else:
-        train, held_out = (render_rows(part, pair, recipe) for part in (split.train, split.held_out))
+        train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
+    if recipe.bad_rows == "refuse":
+        faults.raise_if_any()
+    if num_skipped := faults.num_rows:
+        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.told()}")
     if (num := len(train.prompts)) < recipe.prompts_per_step:
         notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
     if recipe.own_answers is not None:
@@ -116,14 +131,14 @@ def prepare_material(recipe: Recipe, template: Template | None = None) -> Materi
         own = replace(_given(own_rows.rows, split, pair, recipe, notes)[1], weight=recipe.own_answers.weight)
     examples: tuple[Row, ...] = ()
     if recipe.teacher_examples is not None:
-        shown = rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn")
-        examples = _kept(shown, split, notes)
+        examples = _kept(rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
     if recipe.answers_written and (examples or not recipe.scores):
         _refuse_no_room_to_write(pair, recipe, prompts, examples)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
+    notes += _template_difference(pair, train.prompts, recipe)
     answer_limit = _answer_limit(recipe, pair, prompts, given)
     known: dict[str, Any] = {**vars(pair), "notes": tuple(dict.fromkeys((*notes, *train.notes, *held_out.notes)))}
     return Material(
@@ -135,6 +150,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None) -> Materi
         held_out_targets=held_out_targets,
         own=own,
         own_sha256=own_sha256,
+        num_skipped=num_skipped,
         examples=examples,
         answer_limit=answer_limit,
         longest_answer=max([answer_limit, _writing_limit(recipe), *(each.longest_answer for each in given)]),
@@ -148,7 +164,7 @@ class _Reader(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-def compare_pair(recipe: Recipe, template: Template | None = None) -> Pair:
+def compare_pair(recipe: Recipe, template: Template | None = None, read_at: str | None = None) -> Pair:
     """The two models by their tokenizers: where the teacher scores, each id must name one token."""
     workspace = Path(recipe.workspace)
     student_ref = parse_ref(recipe.student, workspace=workspace)
@@ -157,7 +173,7 @@ def compare_pair(recipe: Recipe, template: Template | None = None) -> Pair:
     if teacher_ref is not None and teacher_ref.kind != "hosted":
         teacher = _Reader(teacher_ref, load_tokenizer(teacher_ref))
     vocabulary = _shared_vocabulary(student, teacher if teacher is not None and recipe.scores else student)
-    template = template or _template(recipe.template, student, teacher)
+    template = template or replace(_template(recipe.template, student, teacher), read_at=read_at)
     stop = _stop(student, template, recipe.template_options)
     fill = pad_id(student.tokenizer, stop, num_rows=vocabulary.num_shared)
     asking, notes = None, stop.notes
@@ -194,7 +210,8 @@ def _stop(reader: _Reader, template: Template, options: Mapping[str, object]) ->
 def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) -> Asking:
     """The teacher by its own template and stop tokens, as its makers meant it to be asked."""
     num_real = _shared_vocabulary(teacher, teacher).num_shared
-    template = _template("student", teacher, None)
+    choice = "none" if recipe.template == "none" else "student"
+    template = replace(_template(choice, teacher, None), read_at=students_template.read_at)
     options = recipe.template_options if template.sha256 == students_template.sha256 else {}
     stop = _stop(teacher, template, options)
     fill = pad_id(teacher.tokenizer, stop, num_rows=num_real)
@@ -214,11 +231,14 @@ def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[
 
 
 def _given(
-    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str]
+    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str], faults: Faults | None = None
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
-    rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on), split, notes), pair, recipe)
-    return rendered, given_answers(rendered.prompts, pair.tokenizer, pair.stop)
+    rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
+    targets = given_answers(rendered.prompts, pair.tokenizer, pair.stop)
+    num_tokens = sum(map(len, targets.answers.values()))
+    notes.append(f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends.")
+    return rendered, targets
 
 
 def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...]:
@@ -234,8 +254,8 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedPrompts:
-    """Rows as the student reads them."""
+def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
+    """Rows as the student reads them; with `faults`, without those that the template refuses."""
     return render_prompts(
         rows,
         pair.tokenizer,
@@ -243,6 +263,7 @@ def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe) -> RenderedProm
         options=recipe.template_options,
         max_prompt_tokens=recipe.max_prompt_tokens,
         on_long=recipe.long_prompts,
+        faults=faults,
     )
 
 
@@ -310,6 +331,42 @@ def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: st
             fix=f"Set max_prompt_tokens lower with long_prompts: skip, or keep {answer} to at most "
             f"{max(0, limit - num_prompt)}.",
         )
+
+
+def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[str]:
+    """How the teacher's own template writes the first prompt that it writes otherwise than the student reads it."""
+    if (teacher := pair.asking) is None or teacher.tokenizer.chat_template is None or recipe.template == "none":
+        return
+    own = replace(_template("student", _Reader(teacher.ref, teacher.tokenizer), None), read_at=pair.template.read_at)
+    if own.sha256 == pair.template.sha256:
+        return
+    for prompt in prompts[:NUM_COMPARED]:
+        try:
+            text = render(teacher.tokenizer, own, prompt.messages, {}, opened=True)
+        except RENDER_ERRORS as error:
+            text = describe_refusal(error)
+        if text != prompt.text:
+            theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
+            asked = "Both models read the student's text" if recipe.scores else "The teacher is asked in its own"
+            yield (
+                f"{teacher.ref.text} has another template: in {prompt.source} it writes {theirs} where the student "
+                f"reads {ours}. {asked}; template: teacher makes both the teacher's."
+            )
+            return
+
+
+def _differing(one: str, other: str) -> tuple[str, str]:
+    """Two texts without what they begin with alike, and without what they end with alike."""
+    start = _num_alike(one, other)
+    one, other = one[start:], other[start:]
+    end = _num_alike(one[::-1], other[::-1])
+    return one[: len(one) - end], other[: len(other) - end]
+
+
+def _num_alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    differing = (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return next(differing, min(len(one), len(other)))
 
 
 def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:

@@ -1,7 +1,8 @@
-"""What identifies a run besides its recipe: contents, not names."""
+"""What identifies a run besides its recipe: contents, not names; and whether a run that goes on is still the same."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import sha256
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.data.chat import prompts_hash
+from limbeck.data.rows import Message, content_hash
+from limbeck.errors import Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import adapter_facts
 from limbeck.models.save import weights_hash
@@ -19,7 +22,19 @@ from limbeck.runs.store import Run
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = ["provenance_of", "run_notes", "store_prompts"]
+__all__ = ["changed_settings", "first_start", "provenance_of", "refuse_changed", "run_notes", "store_prompts"]
+
+# What a run that goes on may change: how far, how fast and by what means it goes. Files are known by their content.
+CHANGEABLE = {
+    *("name", "workspace", "device", "slots", "micro_batch_tokens", "chunk_tokens", "activation_checkpointing"),
+    *("steps", "learning_rate", "warmup_steps", "decay_share", "weight_decay", "max_grad_norm"),
+    *("evaluate_every", "keep", "hosted", "prompts", "template", "own_answers.file"),
+}
+# What must be found as it was.
+IDENTITY = (
+    *("student", "lora", "teacher", "prompts", "own_answers", "teacher_examples", "template", "vocabulary"),
+    *("stop_ids", "pad_id"),
+)
 
 
 def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
@@ -28,6 +43,7 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
     teacher_dtype = None if models.teacher is None else str(models.teacher.dtype).removeprefix("torch.")
     student = {"name": models.student.name, "weights": models.student_content}
     held_out = prompts_hash(material.held_out.prompts)
+    shown = [turn for row in material.examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
     worth = teacher and worth_record(
         Path(recipe.workspace), held_out, {**student, "dtype": "float32"}, {**teacher, "dtype": teacher_dtype}
     )
@@ -44,8 +60,14 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
             "ids": _ids_hash(material),
             "train": len(material.train.prompts),
             "held_out": len(material.held_out.prompts),
+            "skipped": material.num_skipped,
         },
-        "template": {"origin": material.template.origin, "sha256": material.template.sha256},
+        "teacher_examples": content_hash(shown) if shown else None,
+        "template": {
+            "origin": material.template.origin,
+            "sha256": material.template.sha256,
+            "read_at": material.template.read_at,
+        },
         "vocabulary": material.vocabulary.num_shared,
         "stop_ids": list(material.stop.ids),
         "pad_id": material.pad_id,
@@ -121,3 +143,67 @@ def store_prompts(run: Run, material: Material) -> None:
             for prompt in rendered.prompts
         ]
         run.write_answers(name, rows)
+
+
+def first_start(run: Run) -> Mapping[str, Any]:
+    """What the run's first session was given and found out about models and machine."""
+    return next(event for event in run.read_events() if event["kind"] == "start")
+
+
+def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
+    """Raise where prompts, template, vocabulary, stop tokens or models are no longer what the run began with."""
+    first = first_start(run)
+    now = json.loads(json.dumps({name: provenance[name] for name in IDENTITY}))
+    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name])]
+    if changed:
+        told = "; ".join(f"{name} was {first[name]}, is {now[name]}" for name in changed)
+        raise Refusal(
+            "run.changed",
+            given=f"Since {run.name} began, its {' and its '.join(changed)} changed: {told}.",
+            needed="A continued run is the same run: the same prompts, template and models.",
+            fix="Put them back, or start a new run.",
+        )
+
+
+def _agree(recorded: object, now: object) -> bool:
+    """Whether all that was recorded is so still; an older version may have recorded less."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        return all(now.get(name) == value for name, value in recorded.items())
+    return recorded == now
+
+
+def changed_settings(run: Run, recipe: Recipe, step: int) -> list[str]:
+    """What to tell of settings that are no longer those of the run's last session, and are applied from now on.
+
+    Raises:
+        Refusal: one of them defines what is learnt, or the run is beyond its new last step.
+    """
+    events: list[dict[str, Any]] = run.read_events()
+    starts = [event for event in events if event["kind"] == "start" and "settings" in event]
+    if not starts:
+        return ["WARNING: this run did not record its settings, so a change of them cannot be told."]
+    before, now = _flat(starts[-1]["settings"]), _flat(json.loads(json.dumps(recipe.settings())))
+    changed = {
+        name: f"{name} from {json.dumps(before.get(name))} to {json.dumps(now.get(name))}"
+        for name in (*now, *(before.keys() - now.keys()))
+        if before.get(name) != now.get(name)
+    }
+    fixed = [told for name, told in changed.items() if not {name, name.partition(".")[0]} & CHANGEABLE]
+    if fixed or recipe.steps < step:
+        beyond = f"step {step} is done, and steps is {recipe.steps}"
+        raise Refusal(
+            "run.changed",
+            given=f"{run.name} would go on otherwise than it began: {'; '.join(fixed) or beyond}.",
+            needed="A continued run is the same run: it learns the same thing from the same data in the same order.",
+            fix=f"Put it back, or start a new run, for example with student: run:{run.name}@{step}.",
+        )
+    return [f"Changed, and in force from step {step + 1} on: {told}." for told in changed.values()]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, object]:
+    """Settings by their dotted names."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        parts = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{part}".rstrip("."): each for part, each in parts.items()}
+    return found

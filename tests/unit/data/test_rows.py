@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
+from limbeck.data.faults import Faults
 from limbeck.data.rows import Message, read_rows
 from limbeck.errors import DataError
 
@@ -132,7 +133,11 @@ def test_what_a_field_holds_in_other_rows_and_their_order_change_nothing(path: P
     assert known[Message("user", "q 11999"),] == {"metadata": "text", "id": 11999}
     assert {row.messages: row.extra for row in read_rows(write_rows(path, reversed(rows))).rows} == known
     rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]}
-    with pytest.raises(DataError, match=r"tickets\.jsonl:11500, prompt\[0\]\.content: the content is \[\{"):
+    parts = read_rows(write_rows(path, rows)).rows
+    assert parts[11_499].messages == (Message("user", "in parts"),)
+    rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "image", "text": "in parts"}]}]}
+    told = r'tickets\.jsonl:11500, prompt\[0\]\.content\[0\]: the part is of type "image"'
+    with pytest.raises(DataError, match=told):
         read_rows(write_rows(path, rows))
 
 
@@ -284,11 +289,19 @@ USER = '{"role": "user", "content": "a"}'
         ('{"prompt": [{"role": "developer", "content": "a"}]}', "data.role-unknown", 'the role is "developer"'),
         ('{"prompt": [{"role": 1, "content": "a"}]}', "data.role-unknown", "the role is 1"),
         ('{"prompt": [{"role": "user", "content": true}]}', "data.field-type", "the content is true"),
+        ('{"prompt": [{"role": "user", "content": []}]}', "data.content-empty", ', prompt[0].content: the text is ""'),
+        ('{"prompt": [{"role": "user", "content": ["a"]}]}', "data.part-unsupported", '.content[0]: the part is "a"'),
+        (
+            '{"prompt": [{"role": "user", "content": [{"type": "text", "text": null}]}]}',
+            "data.part-unsupported",
+            'content[0]: the part is {"type": "text", "text": null}',
+        ),
+        ('{"prompt": [{"role": ["user"], "content": "a"}]}', "data.role-unknown", 'the role is ["user"]'),
         ('{"prompt": [{"role": "user", "content": null}]}', "data.field-type", "the content is null"),
         (
             '{"prompt": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}',
-            "data.field-type",
-            ', prompt[0].content: the content is [{"type": "image"',
+            "data.part-unsupported",
+            ', prompt[0].content[0]: the part is of type "image"; expected text parts alone',
         ),
         (
             f'{{"prompt": [{USER}, {{"role": "assistant", "content": "b"}}]}}',
@@ -326,6 +339,127 @@ def test_a_fault_is_named_with_row_and_field(path: Path, row: str, code: str, pl
     assert error.code == code
     assert error.given.startswith("tickets.jsonl has 1 fault:\n  tickets.jsonl:2")
     assert place in error.given
+
+
+@pytest.mark.report("DC-01")
+def test_text_parts_are_one_text_and_any_other_part_is_named_by_row_message_and_place(path: Path) -> None:
+    def turn(*parts: object, role: str = "user") -> dict[str, object]:
+        return {"role": role, "content": list(parts)}
+
+    def text(words: str) -> dict[str, str]:
+        return {"type": "text", "text": words}
+
+    rows = [
+        {"prompt": [turn(text("hi"))]},
+        {"prompt": [turn(text("one, "), text("two"))]},
+        {"messages": [turn(role="system"), turn(text("a")), turn(text("b"), text("c"), role="assistant")]},
+    ]
+    read = read_rows(write_rows(path, rows)).rows
+    assert [row.messages[-1].content for row in read] == ["hi", "one, two", "a"]
+    assert read[0].content_hash == read_rows(write_rows(path, [prompt_row("hi")])).rows[0].content_hash
+    # an empty list is an empty message, which a system turn may be
+    assert (read[2].messages[0], read[2].reference) == (Message("system", ""), "bc")
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    error = fault_of(
+        path, "\n".join(map(json.dumps, [rows[0], {"prompt": [rows[0]["prompt"][0], turn(text("a"), image)]}]))
+    )
+    assert error.code == "data.part-unsupported"
+    assert 'tickets.jsonl:2, prompt[1].content[1]: the part is of type "image_url"' in error.given
+    assert "prompt[0].content: the text is" in fault_of(path, json.dumps({"prompt": [turn()]})).given
+
+
+@pytest.mark.report("DC-09")
+def test_from_and_value_are_recognised_and_said_and_no_role_is_guessed(path: Path) -> None:
+    shared = {"conversations": [{"from": who, "value": words} for who, words in TALK]}
+    usual = {"messages": [{"role": role, "content": words} for role, (_, words) in zip(ROLES, TALK, strict=True)]}
+    read = read_rows(write_rows(path, [shared, usual, prompt_row("other")]))
+    assert read.rows[0].messages == read.rows[1].messages
+    assert [row.reference for row in read.rows] == ["good", "good", None]
+    assert "Rows in from/value form: 1 of 3; human is read as user, gpt as assistant." in read.notes
+    assert not any("from/value" in note for note in read_rows(write_rows(path, [usual])).notes)
+    for role in ("Assistant", "bot", "developer", "model", "tool", "USER", ""):
+        error = fault_of(path, json.dumps(usual) + "\n" + json.dumps({"prompt": [{"role": role, "content": "a"}]}))
+        assert error.code == "data.role-unknown"
+        told = f'tickets.jsonl:2, prompt[0].role: the role is "{role}"; expected system, user or assistant'
+        assert told in error.given
+    for role in ("Human", "bot", "tool", "function_call"):
+        error = fault_of(path, json.dumps({"conversations": [{"from": role, "value": "a"}]}))
+        assert f'.from: the role is "{role}"; expected system, human or gpt' in error.given
+    # half of each form is neither
+    for message in ({"from": "human", "content": "a"}, {"role": "user", "value": "a"}):
+        assert fault_of(path, json.dumps({"messages": [message]})).code == "data.field-missing"
+    assert fault_of(path, json.dumps({**shared, **usual})).code == "data.field-ambiguous"
+
+
+ROLES = ("system", "user", "assistant", "user", "assistant")
+TALK = (("system", "be brief"), ("human", "how"), ("gpt", "so"), ("human", "and"), ("gpt", "good"))
+
+
+def test_keys_of_messages_that_nothing_reads_are_named(path: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": "a", "name": "bob", "weight": 0}]}, prompt_row("b")]
+    assert read_rows(write_rows(path, rows)).notes == (
+        "Keys of messages that nothing here reads: name (1), weight (1).",
+    )
+
+
+@pytest.mark.report("DC-02", "DC-03")
+@pytest.mark.parametrize("arguments", [{"city": "Rom"}, '{"city": "Rom"}', None, '{"city": '])
+def test_tools_are_refused_by_row_and_field_and_never_left_out(path: Path, arguments: object) -> None:
+    """Nothing here renders tools: a prompt without them would be another one than the row means."""
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    talk = [
+        {"role": "user", "content": "Is it warm in Rome?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "30 degrees"},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    error = fault_of(path, json.dumps(prompt_row("fine")) + "\n" + json.dumps({"messages": talk}))
+    assert "tickets.jsonl:2, messages[1].tool_calls: there is" in error.given
+    assert 'tickets.jsonl:2, messages[2].role: the role is "tool"' in error.given
+    error = fault_of(path, json.dumps({**prompt_row("a"), "tools": [{"type": "function", "function": {"name": "f"}}]}))
+    assert (error.code, "tickets.jsonl:1, tools: there is" in error.given) == ("data.field-unsupported", True)
+    # no tools at all is what every row has
+    read = read_rows(write_rows(path, [prompt_row("a", tools=[]), prompt_row("b", tools=None)]))
+    assert [row.reference for row in read.rows] == [None, None]
+
+
+NO_ANSWER = [
+    [{"role": "user", "content": "a"}, {"role": "assistant", **content}]
+    for content in (
+        {"content": ""},
+        {"content": "   "},
+        {"content": None},
+        {},
+        {"content": 42},
+        {"content": True},
+        {"content": {"a": 1}},
+    )
+]
+
+
+@pytest.mark.report("DC-04")
+def test_each_row_without_a_usable_answer_is_listed_and_nothing_becomes_text(path: Path) -> None:
+    bad = [*NO_ANSWER, []]
+    rows = [{"id": f"r{number}", "messages": messages} for number, messages in enumerate(bad, start=1)]
+    rows += [{"messages": [*NO_ANSWER[0][:1], {"role": "assistant", "content": f"b{number}"}]} for number in range(12)]
+    error = fault_of(path, "\n".join(map(json.dumps, rows)))
+    listed = error.given.splitlines()[1:]
+    for number, line in enumerate(listed, start=1):
+        assert line.startswith(f'  tickets.jsonl:{number} (id "r{number}"), messages')
+    assert len(listed) == len(bad)
+    for line, told in zip(
+        listed, ('""', '"   "', "null", "has role", "42", "true", '{"a": 1}', "no turn"), strict=True
+    ):
+        assert told in line
+    # left out on request
+    faults = Faults(path.name)
+    read = read_rows(path, faults)
+    assert (len(read.rows), faults.num_rows) == (12, len(bad))
+    assert {row.reference for row in read.rows} == {f"b{number}" for number in range(12)}
+    assert faults.told().count("tickets.jsonl:") == len(bad)
+    write_rows(path, rows[: len(bad)])
+    with pytest.raises(DataError, match="8 faults"):
+        read_rows(path, Faults(path.name))
 
 
 @pytest.mark.report("DL-09")

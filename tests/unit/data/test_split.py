@@ -37,6 +37,7 @@ def test_a_share_is_met_and_each_row_stands_on_one_side() -> None:
     assert [row.source for row in split.train] == [row.source for row in rows if row.source not in held]
 
 
+@pytest.mark.report("DC-07")
 def test_a_share_does_not_depend_on_order_or_on_added_rows() -> None:
     texts = [f"question {i}" for i in range(300)]
     held = contents(split_held_out(rows_of(texts), 0.2).held_out)
@@ -59,6 +60,17 @@ def test_the_draw_is_independent_of_the_content_hash_itself() -> None:
     assert abs(low / len(held) - 0.5) < 0.06
 
 
+@pytest.mark.report("DC-07")
+def test_of_a_hundred_rows_with_thirty_repeated_none_stands_on_both_sides() -> None:
+    texts = [f"question {i}" for i in range(70)] + [f"question {i}" for i in range(30)]
+    for held_out in (0.1, 10):
+        split = split_held_out(rows_of(texts), held_out)
+        assert not contents(split.train) & contents(split.held_out)
+        assert len(split.train) + len(split.held_out) == 100
+        assert split == split_held_out(rows_of(texts), held_out)
+
+
+@pytest.mark.report("DC-07")
 @given(
     st.lists(st.integers(0, 9), min_size=2, max_size=30),
     st.one_of(st.floats(0.001, 0.999), st.integers(1, 3)),
@@ -86,6 +98,7 @@ def test_a_count_means_different_conversations_and_says_so() -> None:
     assert split.notes[0].startswith(f"{len(split.held_out)} of 6 rows are held out; rows that repeat")
 
 
+@pytest.mark.report("DC-07")
 def test_a_file_takes_its_conversations_out_of_training(tmp_path: Path) -> None:
     rows = rows_of([f"question {i}" for i in range(10)])
     path = write_rows(tmp_path / "held.jsonl", [prompt_row(f"question {i}", answer="x") for i in (8, 9, 10, 11)])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from builders import CHATML, prompt_row, tiny_tokenizer, write_rows
 from limbeck.data.chat import render_prompts
+from limbeck.data.faults import Faults
 from limbeck.data.rows import Message, Row, content_hash, read_rows
 from limbeck.data.stops import StopSet
 from limbeck.data.targets import given_answers, make_targets, rows_to_learn, without_held_out
@@ -38,6 +39,7 @@ TALK = row_of(
 )
 
 
+@pytest.mark.report("DC-08")
 def test_all_turns_are_rows_of_their_own_and_each_prompt_ends_where_its_answer_begins():
     learnt = rows_to_learn([TALK], "all_turns")
     assert [(row.reference, row.source) for row in learnt] == [("two", "f:7 turn 3"), ("four", "f:7")]
@@ -46,6 +48,7 @@ def test_all_turns_are_rows_of_their_own_and_each_prompt_ends_where_its_answer_b
     assert rows_to_learn([TALK], "last_turn") == (TALK,)
 
 
+@pytest.mark.report("DC-08", "CT-10")
 def test_the_answer_alone_is_learnt_and_the_stop_token_with_it():
     targets = given_answers(rendered(rows_to_learn([TALK], "all_turns")), TOKENIZER, STOP)
     texts = [TOKENIZER.decode([*prompt.ids, *targets.answer_to(prompt)]) for prompt in targets.prompts]
@@ -93,12 +96,21 @@ def test_a_stop_token_inside_an_answer_is_refused_with_its_row():
         given_answers(rendered(rows), TOKENIZER, STOP)
 
 
+@pytest.mark.report("DC-04")
 def test_rows_without_answers_are_all_named(tmp_path):
     write_rows(tmp_path / "r.jsonl", [{**prompt_row("a"), "answer": "b"}, prompt_row("c"), prompt_row("d", answer=" ")])
-    with pytest.raises(DataError, match=r"2 rows \(r\.jsonl:2, r\.jsonl:3\)"):
-        rows_to_learn(read_rows(tmp_path / "r.jsonl").rows, "last_turn")
+    rows = read_rows(tmp_path / "r.jsonl").rows
+    with pytest.raises(
+        DataError, match=r"r\.jsonl has 2 faults:\n  r\.jsonl:2: the row carries no .*\n  r\.jsonl:3: "
+    ) as raised:
+        rows_to_learn(rows, "last_turn")
+    assert raised.value.code == "data.answer-missing"
+    faults = Faults("r.jsonl")
+    assert rows_to_learn(rows, "last_turn", faults) == rows[:1]
+    assert faults.num_rows == 2
 
 
+@pytest.mark.report("DC-07")
 def test_what_is_held_out_is_no_target_not_even_as_an_earlier_turn():
     held = row_of(("system", "be brief"), ("user", "one"))
     other = row_of(("user", "five"), reference="six", source="f:8")

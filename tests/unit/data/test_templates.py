@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from builders import (
@@ -13,7 +14,8 @@ from builders import (
     CHATML_WITHOUT_GENERATION_PROMPT,
     tiny_tokenizer,
 )
-from limbeck.data.templates import Template, check_options, choose_template, probe_template
+from limbeck.data.rows import Message
+from limbeck.data.templates import Template, check_options, choose_template, probe_template, render
 from limbeck.errors import RecipeError, Refusal
 
 LLAMA_LIKE = (
@@ -52,10 +54,11 @@ def test_the_default_of_several_templates_is_taken() -> None:
     assert choose("student", student).source == CHATML
 
 
+@pytest.mark.report("CT-05")
 @pytest.mark.parametrize(
     ("choice", "student_template", "teacher_template", "fix"),
     [
-        ("student", None, CHATML, "Set template: teacher, or template: FILE"),
+        ("student", None, CHATML, "Set template: teacher, or template: FILE with jinja text, or template: none where"),
         ("student", None, None, "Set template: FILE"),
         ("student", "  ", None, "Set template: FILE"),
         ("teacher", CHATML, None, "Set template: student, or template: FILE"),
@@ -69,6 +72,21 @@ def test_a_model_without_template_is_named_with_a_way_out(
     assert raised.value.code == "recipe.template-missing"
     assert f"the-{choice}" in raised.value.given
     assert raised.value.fix.startswith(fix)
+
+
+@pytest.mark.report("CT-05")
+def test_without_a_template_a_prompt_is_one_text_as_it_stands() -> None:
+    base = tiny_tokenizer(chat_template=None)
+    template = choose("none", base)
+    text = " {{ once }} upon\na time"
+    assert render(base, template, (Message("user", text),), {}, opened=True) == text
+    facts = probe_template(base, template, {})
+    assert (facts.generation_prompt, facts.injected_system, facts.turn_end) == ("", None, "")
+    for roles in (("system", "user"), ("user", "user"), ("user", "assistant", "user")):
+        with pytest.raises(TemplateError, match="a prompt is one text"):
+            render(base, template, [Message(role, "a") for role in roles], {}, opened=True)
+    with_bos = tiny_tokenizer(chat_template=None, bos_token="<|endoftext|>", writes_bos=True)
+    assert render(with_bos, choose("none", with_bos), (Message("user", "a"),), {}, opened=True) == "<|endoftext|>a"
 
 
 def test_a_file_that_is_no_template_is_refused(tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ def test_training_moves_the_adapters_and_not_the_base():
     assert weights_hash(without_adapters(state.student).module) == weights_hash(tiny_model().module)
 
 
+@pytest.mark.report("CR-04")
 def test_a_run_with_adapters_continues_bit_for_bit_from_a_checkpoint_of_adapters_alone(tmp_path):
     whole = trained_state(6)
     path = save_checkpoint(tmp_path, trained_state(3))
@@ -326,6 +327,7 @@ def test_a_run_with_adapters_continues_bit_for_bit_from_a_checkpoint_of_adapters
     assert torch.equal(trained_weights(whole), trained_weights(continued))
 
 
+@pytest.mark.report("CR-04", "CR-05")
 @pytest.mark.parametrize("rank", [1, 3])
 def test_a_checkpoint_of_another_rank_is_refused(tmp_path, rank):
     save_checkpoint(tmp_path, trained_state(1))

@@ -62,6 +62,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "teacher_dtype": "float32",
         "max_prompt_tokens": 1024,
         "long_prompts": "refuse",
+        "bad_rows": "refuse",
         "template": "student",
         "template_options": {},
         "micro_batch_tokens": 4096,

@@ -42,7 +42,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.report("TU-07")
+@pytest.mark.report("CR-09", "TU-07")
 def test_a_second_writer_is_refused_within_two_seconds_and_told_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "calm-otter-17" / "run.lock"
     path.parent.mkdir()

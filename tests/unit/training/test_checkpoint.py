@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +63,7 @@ def test_a_weight_that_is_not_finite_is_never_saved(tmp_path):
     assert latest_checkpoint(tmp_path).step == 1
 
 
+@pytest.mark.report("CR-01", "CR-08")
 @pytest.mark.parametrize("name", ["student.safetensors", "optimizer.safetensors"])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
 def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path, name, damage):
@@ -79,11 +82,45 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path, name, damage):
     assert name in found.passed_over[0]
 
 
+@pytest.mark.report("CR-01")
 def test_a_folder_without_its_manifest_does_not_count(tmp_path):
     path = save_checkpoint(tmp_path, trained_state(1))
     (path / "MANIFEST.json").unlink()
     assert latest_checkpoint(tmp_path) is None
     assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"step": 2, "files": {}}', '{"step": null, "files": []}', "null", '"x"'])
+def test_whatever_stands_in_a_manifest_the_checkpoint_before_is_found(tmp_path, text):
+    state = trained_state(1)
+    save_checkpoint(tmp_path, state)
+    state.step = 2
+    (save_checkpoint(tmp_path, state) / "MANIFEST.json").write_text(text)
+    found = latest_checkpoint(tmp_path)
+    assert found.step == 1
+    assert "MANIFEST.json" in found.passed_over[0]
+
+
+@pytest.mark.report("CR-08")
+def test_files_are_on_the_disk_before_their_folder_has_its_name(tmp_path, monkeypatch):
+    calls = []
+    own_sync, own_rename = os.fsync, Path.rename
+
+    def sync(number):
+        calls.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+        own_sync(number)
+
+    def rename(path, target):
+        calls.append("rename")
+        return own_rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "rename", rename)
+    save_checkpoint(tmp_path, trained_state(1))
+    before = [Path(path).name for path in calls[: calls.index("rename")]]
+    assert {"student.safetensors", "optimizer.safetensors", "MANIFEST.json"} <= set(before)
+    assert before[-1] == ".step-00000001-unfinished"
+    assert calls[-1] == str(tmp_path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -115,6 +152,7 @@ save_checkpoint(folder, state)
 
 
 @pytest.mark.slow
+@pytest.mark.report("CR-01")
 def test_a_kill_at_any_file_operation_leaves_the_old_or_the_new_step(tmp_path, request):
     seen = set()
     for countdown in range(1, 40):

@@ -135,10 +135,11 @@ def test_a_local_teacher_without_room_for_its_answer_is_refused_before_a_weight_
     settings = {"rows": ROWS, "teacher": teacher, "route": "off-policy", "max_teacher_tokens": 8}
     recipe = load_recipe(write_pair(tmp_path, **settings), [], {}).recipe
     prepare_material(recipe)
-    with pytest.raises(ValueError, match=r"up to 60.*teacher has 64 positions.*max_teacher_tokens to at most \d\d\b"):
+    told = r"max_teacher_tokens \(60\).*teacher has 64 positions.*max_teacher_tokens to at most \d\d\b"
+    with pytest.raises(ValueError, match=told):
         prepare_material(recipe.model_copy(update={"max_teacher_tokens": 60}))
     shown = write_rows(tmp_path / "examples.jsonl", [prompt_row(f"shown {n}", answer="one two " * 9) for n in range(2)])
-    with pytest.raises(ValueError, match=r"The longest prompt has 1\d\d tokens.*teacher has 64 positions"):
+    with pytest.raises(ValueError, match=r"A prompt of 1\d\d tokens and .*teacher has 64 positions"):
         prepare_material(recipe.model_copy(update={"teacher_examples": str(shown)}))
     save_model(tmp_path / "teacher", tiny_llama(tiny_tokenizer(), max_positions=512), tiny_tokenizer())
     prepare_material(recipe.model_copy(update={"teacher_examples": str(shown)}))

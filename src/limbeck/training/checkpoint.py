@@ -68,7 +68,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
                     "checkpoint.not-finite",
                     given=f"{key} of {name} holds numbers that are not finite after step {state.step}.",
                     needed="A checkpoint of it would replace a healthy one.",
-                    fix=f"Go back to the last checkpoint in {folder} and lower the learning rate.",
+                    fix=f"Go on from the last one with a lower learning rate: limbeck resume {folder.parent} --set "
+                    "learning_rate=NUMBER.",
                 )
     for left in folder.glob(".step-*"):
         shutil.rmtree(left)
@@ -134,7 +135,7 @@ def load_weights(folder: Path, step: int, state: TrainState) -> None:
             "checkpoint.kept-step",
             given=f"Step {step} is the best, and its checkpoint {path} cannot be read: {damage}.",
             needed="The run hands over the student of that step.",
-            fix="Restore the folder from a copy and resume, or train again with keep: last.",
+            fix="Restore the folder from a copy and resume, or resume with --set keep=last.",
         )
     _load_student(path, state)
 

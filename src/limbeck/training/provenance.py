@@ -26,7 +26,7 @@ __all__ = ["changed_settings", "first_start", "provenance_of", "refuse_changed",
 
 # What a run that goes on may change: how far, how fast and by what means it goes. Files are known by their content.
 CHANGEABLE = {
-    *("name", "workspace", "device", "slots", "micro_batch_tokens", "chunk_tokens", "activation_checkpointing"),
+    *("workspace", "device", "slots", "micro_batch_tokens", "chunk_tokens", "activation_checkpointing"),
     *("steps", "learning_rate", "warmup_steps", "decay_share", "weight_decay", "max_grad_norm"),
     *("evaluate_every", "keep", "hosted", "prompts", "template", "own_answers.file"),
 }

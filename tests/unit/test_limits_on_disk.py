@@ -99,7 +99,7 @@ def test_prompt_and_answer_fit_into_both_models_or_are_refused_at_the_start(
     models["teacher"] = tiny_llama(tokenizer, max_positions=teacher, seed=1)
     rows = [prompt_row("x" * (86 + number)) for number in range(8)]  # about a hundred tokens with what is around it
     recipe = write_pair(tmp_path, tokenizer=tokenizer, rows=rows, max_practice_tokens=64, held_out=2, **models)
-    told = rf"up to 64, together 1\d\d; \S*{named} has {min(student, teacher)} positions"
+    told = rf"max_practice_tokens \(64\) take 1\d\d places; \S*{named} has {min(student, teacher)} positions"
     with pytest.raises(ModelError, match=told):
         run(recipe)
     with pytest.raises(ModelError, match=rf"an answer up to 64; \S*{named} has {min(student, teacher)} positions"):
@@ -166,7 +166,7 @@ def test_an_answer_as_long_as_the_model_leaves_no_room_for_a_prompt(tmp_path, no
     student = tiny_llama(tiny_tokenizer(), max_positions=64)
     with pytest.raises(ModelError) as refused:
         run(write_pair(tmp_path, student=student), f"max_practice_tokens={limit}", "max_prompt_tokens=5000")
-    assert f"up to {limit}, together" in refused.value.given
+    assert f"max_practice_tokens ({limit}) take" in refused.value.given
     assert "has 64 positions" in refused.value.given
     assert "max_practice_tokens to at most" in refused.value.fix
     assert "max_prompt_tokens" in refused.value.fix

@@ -328,8 +328,8 @@ def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: st
             given=f"A prompt of {num_prompt} tokens and {answer} ({num_answer}) take {num_prompt + num_answer} places; "
             f"{ref.text} has {limit} positions.",
             needed="Every position of prompt and answer needs a place in both models.",
-            fix=f"Set max_prompt_tokens lower with long_prompts: skip, or keep {answer} to at most "
-            f"{max(0, limit - num_prompt)}.",
+            fix="Set max_prompt_tokens lower with long_prompts: skip"
+            + (f", or keep {answer} to at most {limit - num_prompt}." if limit > num_prompt else "."),
         )
 
 

@@ -24,7 +24,7 @@ from limbeck.evaluation.held_out import TextMeasure
 from limbeck.evaluation.judge import Judged, agreement
 from limbeck.evaluation.sides import Side
 from limbeck.evaluation.statistics import Interval, gap_recovered, mean_score
-from limbeck.evaluation.verdict import Decision, Verdict, after, before, words
+from limbeck.evaluation.verdict import Decision, Reason, Verdict, after, before, words
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation
 
@@ -69,7 +69,7 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
     asked, seed = done.evaluation.asked(), options.seed
     rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
     graded = {alias: graded_model(alias, each, asked["settings"]) for alias, each in rows.items()}
-    notes = [*asked["prompts"]["notes"], *dict.fromkeys(note for side in done.sides for note in side.notes)]
+    notes = [*asked["prompts"]["notes"], *_notes_on(done.sides)]
     notes += _told_by_judge(done, graded, seed)
     scored = {pair: _scored(done, graded, pair) for pair in compared_pairs(done.kind, done.sides)}
     alike = {side.alias for side in done.sides if side.alike}
@@ -108,6 +108,16 @@ def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
         "next_step": _next_step(done, verdict),
         "notes": notes,
     }
+
+
+def _notes_on(sides: Sequence[Side]) -> list[str]:
+    """The notes on the models; one that holds for several is told once."""
+    whose: dict[str, list[str]] = {}
+    for side in sides:
+        for note in side.notes:
+            text = note.removeprefix(f"{side.alias}: ")
+            whose.setdefault(text, []).extend([side.alias] if text != note else [])
+    return [f"{', '.join(aliases)}: {text}" if aliases else text for text, aliases in whose.items()]
 
 
 def compared_pairs(kind: str, sides: Sequence[Side]) -> list[tuple[str, str]]:
@@ -181,6 +191,8 @@ def _next_step(done: Evaluated, verdict: Verdict | None) -> dict[str, str]:
             return {"text": "Say how an answer is judged.", "command": f"{done.commands['again']} --grader NAME"}
         return {"text": "", "command": ""}
     text, command = _NEXT[verdict.decision]
+    if verdict.decision is Decision.DONT and Reason.BOTH_BAD in verdict.reasons:
+        text = "Teach the student on answers of your own first, with a supervised recipe."
     known = all(name in done.commands for name in ("recipe", "run", "again") if f"{{{name}}}" in command)
     return {"text": text, "command": command.format(**done.commands) if known else ""}
 

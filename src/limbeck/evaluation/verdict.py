@@ -172,7 +172,7 @@ def words(verdict: Verdict) -> list[str]:
 def points(interval: Interval) -> str:
     """+31 points (+24 to +38, 200 prompts)."""
     low, high = 100 * interval.low, 100 * interval.high
-    return f"{100 * interval.estimate:+.0f} points ({low:+.0f} to {high:+.0f}, {interval.n} prompts)"
+    return f"{round(100 * interval.estimate):+d} points ({round(low):+d} to {round(high):+d}, {interval.n} prompts)"
 
 
 def _rule(interval: Interval, band: float) -> Decision:

@@ -83,7 +83,8 @@ def axis(interval: Mapping[str, Any], band: float | None) -> str:
     low, high = place(interval["low"]), place(interval["high"])
     marks[low : high + 1] = "━" * (high - low + 1)
     marks[place(interval["estimate"])] = "●"
-    points = f"{100 * interval['estimate']:+.0f} ({100 * interval['low']:+.0f} to {100 * interval['high']:+.0f})"
+    middle, *ends = (round(100 * interval[name]) for name in ("estimate", "low", "high"))
+    points = f"{middle:+d} ({ends[0]:+d} to {ends[1]:+d})"
     return f"-100 {''.join(marks)} +100   {points}"
 
 
@@ -137,8 +138,8 @@ def _slice(each: Mapping[str, Any]) -> dict[str, object]:
     return {
         each["column"]: each["value"],
         "of": f"{each['first']} - {each['second']}",
-        "points": f"{100 * difference['estimate']:+.0f}",
-        "95 % interval": f"{100 * difference['low']:+.0f} to {100 * difference['high']:+.0f}",
+        "points": f"{round(100 * difference['estimate']):+d}",
+        "95 % interval": f"{round(100 * difference['low']):+d} to {round(100 * difference['high']):+d}",
         "prompts": difference["n"],
     }
 

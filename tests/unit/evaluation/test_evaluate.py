@@ -284,3 +284,16 @@ def test_a_role_that_there_is_none_of_is_named(asked):
     with pytest.raises(UsageError, match=r"techer=.*teacher, student, distilled") as caught:
         verbs.evaluate("techer=x", f"student={folder / 'student'}", prompts=folder / "held.jsonl", workspace=folder)
     assert caught.value.code == "evaluation.role"
+
+
+def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
+    recipe = pair_with(tmp_path, num=6, tokenizer=tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM))
+    notes = [note for note in verbs.worth(recipe, SHORT).result()["notes"] if "adds a system text" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith("student, teacher: ")
+
+
+def test_where_both_are_bad_the_next_step_is_answers_of_ones_own(tmp_path):
+    result = verbs.worth(pair_with(tmp_path, ["nobody says this"] * 60, num=60), SHORT).result()
+    assert result["verdict"]["decision"] == "don't"
+    assert "of your own" in result["next_step"]["text"]

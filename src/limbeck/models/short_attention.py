@@ -10,8 +10,7 @@ Shapes  B = sequences, T = queries, K = keys, H = query heads, G = key/value hea
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from limbeck.objectives.head import rounded_products
 
 __all__ = ["short_attention", "write_out_short_attention"]
 
@@ -54,7 +55,7 @@ class _ShortAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, mask)
         ctx.scale = scale
         found = query.new_empty(*query.shape[:3], value.shape[-1])
-        with _products_of(query):
+        with rounded_products(query.dtype == torch.bfloat16):
             for rows in _groups(query, key):
                 weights, _, _ = _weights(query[rows], key[rows], mask[rows], scale)
                 found[rows] = (weights @ _wide(value[rows])).view(found[rows].shape)
@@ -64,7 +65,7 @@ class _ShortAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query, key, value, mask = ctx.saved_tensors
         in_query, in_key, in_value = (torch.empty_like(tensor) for tensor in (query, key, value))
-        with _products_of(query):
+        with rounded_products(query.dtype == torch.bfloat16):
             for rows in _groups(query, key):
                 weights, asked, keys = _weights(query[rows], key[rows], mask[rows], ctx.scale)
                 received = _wide(gradients[0][rows]).reshape(*asked.shape[:3], -1)
@@ -97,18 +98,6 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-@contextmanager
-def _products_of(tensor: Tensor) -> Generator[None]:
-    """Numbers that are bfloat16 anyway are multiplied as such; the sums are float32."""
-    before = torch.get_float32_matmul_precision()
-    if tensor.dtype == torch.bfloat16:
-        torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -121,15 +110,15 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """As transformers calls it: short texts that learn, by their products; everything else by its own function."""
     mask = attention_mask
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
     learns = torch.is_grad_enabled() and query.requires_grad and query.shape[2] < SHORT
-    plain = mask is not None and mask.dtype == query.dtype and mask.shape[1] == 1 and dropout == 0
+    plain = mask is not None and mask.dtype in (query.dtype, torch.bool) and mask.shape[1] == 1 and dropout == 0
     if not (learns and plain) or any(options.get(name) is not None for name in _CHANGES_SCORES):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     assert mask is not None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
     mask = mask.expand(len(query), -1, -1, -1)
     return short_attention(query, key, value, mask, scale).transpose(1, 2).contiguous(), None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from limbeck.errors import Refusal, UsageError, VocabularyMismatch
 from limbeck.objectives.divergence import compute_dtype
 
-__all__ = ["Head", "head_of", "products"]
+__all__ = ["Head", "head_of", "products", "rounded_products"]
 
 # A half-typed head up to this size is widened once for all chunks, a larger one a slice at a time.
 WIDENED_AT_ONCE_BYTES = 256 * 2**20
@@ -109,12 +109,19 @@ def products(head: Head, other: Tensor) -> Generator[None]:
 
     The gradient is rounded once on its way into such a product, as it is in every layer of a bfloat16 body.
     """
+    rounded = head.rounded or head.weight_VH.dtype == torch.bfloat16
+    with rounded_products(rounded), torch.autocast(other.device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def rounded_products(rounded: bool) -> Generator[None]:
+    """Let products of float32 numbers be computed as those of bfloat16 and summed in float32, where `rounded`."""
     before = torch.get_float32_matmul_precision()
-    if head.rounded or head.weight_VH.dtype == torch.bfloat16:
+    if rounded:
         torch.set_float32_matmul_precision("medium")
     try:
-        with torch.autocast(other.device.type, enabled=False):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(before)
 

@@ -10,11 +10,21 @@ import json
 import numbers
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from limbeck.errors import DataError, Stopped
 
-__all__ = ["append_line", "event_line", "iterate_lines", "iterate_places", "write_bytes", "write_failed", "write_text"]
+__all__ = [
+    "append_line",
+    "event_line",
+    "iterate_lines",
+    "iterate_places",
+    "with_time",
+    "write_bytes",
+    "write_failed",
+    "write_text",
+]
 
 
 def event_line(event: Mapping[str, object], indent: int | None = None) -> str:
@@ -25,6 +35,11 @@ def event_line(event: Mapping[str, object], indent: int | None = None) -> str:
     plain = json.loads(json.dumps(dict(event), default=_plain), parse_constant=str)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=indent)
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # a lone surrogate becomes its JSON escape
+
+
+def with_time(event: Mapping[str, object]) -> dict[str, object]:
+    """`event` with the present time in front, in UTC to the millisecond."""
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), **event}
 
 
 def _plain(value: object) -> object:

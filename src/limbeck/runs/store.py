@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
 from limbeck.errors import DataError
 from limbeck.names import is_name
 from limbeck.runs.folder import LockedFolder
-from limbeck.runs.lines import append_line, event_line, iterate_lines
+from limbeck.runs.lines import append_line, event_line, iterate_lines, with_time
 from limbeck.runs.lock import Holder, look
 
 __all__ = ["Run", "RunState", "RunStatus", "current_events", "list_runs"]
@@ -71,8 +70,7 @@ class Run(LockedFolder):
         """Add one event, with the time, as the last line of the log. Ends of a run wait until the disk has them."""
         self._needs_lock()
         assert isinstance(event.get("kind"), str), "an event has a kind"
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        append_line(self.events_path, event_line({"time": now, **event}), durable=event["kind"] in _ENDS)
+        append_line(self.events_path, event_line(with_time(event)), durable=event["kind"] in _ENDS)
 
     def read_events(self) -> list[dict[str, object]]:
         """All events so far, oldest first. An event that is being written, or was torn by a crash, is not there."""

@@ -22,7 +22,6 @@ import time
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ import psutil
 
 from limbeck.http import Lost, Reply
 from limbeck.names import check_name, inside
-from limbeck.runs.lines import append_line, event_line, iterate_places, write_failed
+from limbeck.runs.lines import append_line, event_line, iterate_places, with_time, write_failed
 
 __all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "Question"]
 
@@ -150,8 +149,7 @@ class Ledger:
             self._append({**entry, **asked, "raw": body.decode("utf-8", "surrogateescape")})
 
     def _append(self, entry: Mapping[str, object]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        append_line(self.path, event_line({"time": now, **entry}), durable=True)
+        append_line(self.path, event_line(with_time(entry)), durable=True)
         self._read_on()
 
     def _read_on(self) -> None:

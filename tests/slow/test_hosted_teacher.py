@@ -15,28 +15,21 @@ import pytest
 from limbeck.models.refs import parse_ref
 from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "scripts"))
-
-import real_models
-
 pytestmark = pytest.mark.slow
 MISSING = [name for name in ("fastapi", "uvicorn", "openai") if find_spec(name) is None]
 START_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def url():
+def url(cache):
     """The address of the server, which runs in the folder of the models, so `teacher` names one."""
     if MISSING:
         pytest.fail(f"transformers serve needs {', '.join(MISSING)}, which the extra `dev` installs")
-    folder = real_models.default_cache()
-    if not (folder / "teacher").is_dir():
-        pytest.fail(f"{folder} holds no models: run `make models` first")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", "teacher"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
-    server = subprocess.Popen(command, cwd=folder, env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
+    server = subprocess.Popen(command, cwd=cache, env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
     try:
         end = time.monotonic() + START_S
         while True:

@@ -7,7 +7,6 @@ wrote: a student that collapses onto a few safe phrases passes the first and fai
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -24,20 +23,8 @@ from limbeck.recipe.files import load_recipe
 from limbeck.runs.marks import read_marks
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import real_models  # noqa: E402
-
 pytestmark = pytest.mark.slow
 RECIPES = ROOT / "recipes"
-
-
-@pytest.fixture(scope="module")
-def cache():
-    folder = real_models.default_cache()
-    if not (folder / "student").is_dir():
-        pytest.fail(f"{folder} holds no models: run `make models` first")
-    return folder
 
 
 def train(name, cache, workspace):

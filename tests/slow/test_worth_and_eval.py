@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import reasoning_gym
 
 from limbeck.cli import run_cli
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import real_models  # noqa: E402
-
 pytestmark = pytest.mark.slow
 TASKS = ("chain_sum", "letter_counting", "spell_backward")
 NUM_EACH = 8
-
-
-@pytest.fixture(scope="module")
-def cache():
-    folder = real_models.default_cache()
-    if not (folder / "student").is_dir():
-        pytest.fail(f"{folder} holds no models: run `make models` first")
-    return folder
 
 
 @pytest.fixture(scope="module")

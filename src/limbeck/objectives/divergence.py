@@ -38,10 +38,8 @@ __all__ = [
 # A value from which the direct formulas are as good as the precise ones; nats, whatever the scale.
 FAR_NATS = 0.1
 
-# On a CPU the rows are worked through in blocks, so that temporaries stay in cache. Several threads wait for each other
-# after every operation, which is slow where other programs hold the cores; they get larger blocks (for each thread).
+# On a CPU the rows are worked through in blocks of so many elements for each thread, so that temporaries stay in cache.
 CPU_BLOCK_ELEMENTS = 1 << 18
-CPU_BLOCK_ELEMENTS_THREADED = 1 << 20
 
 
 # Called for a block of rows with the log-probabilities of student and teacher at temperature 1, finite everywhere; may
@@ -222,9 +220,7 @@ def _row_blocks(logits_NV: Tensor) -> Iterator[slice]:
     num_rows, num_vocabulary = logits_NV.shape
     step = max(1, num_rows)
     if logits_NV.is_cpu:
-        num_threads = torch.get_num_threads()
-        elements = CPU_BLOCK_ELEMENTS if num_threads == 1 else CPU_BLOCK_ELEMENTS_THREADED * num_threads
-        step = max(1, elements // num_vocabulary)
+        step = max(1, CPU_BLOCK_ELEMENTS * torch.get_num_threads() // num_vocabulary)
     for start in range(0, num_rows, step):
         yield slice(start, min(start + step, num_rows))
 

@@ -23,11 +23,11 @@ from torch.nn import functional
 from limbeck.models.adapters import merged_weight
 from limbeck.models.arena import joined
 from limbeck.models.attention import attention_mask, kinds_of
+from limbeck.models.gated import FAMILIES
 from limbeck.models.load import LanguageModel
 
 __all__ = ["LeanDecoder", "is_lean"]
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 # These rotate by angles that depend on the length of the text at hand.
 CHANGING_ROTATIONS = ("dynamic", "longrope")
 # Products with more rows than writing has are reading prompts.

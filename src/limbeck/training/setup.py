@@ -14,6 +14,7 @@ import torch
 
 from limbeck.machine import Machine
 from limbeck.models.adapters import attach_adapters, without_adapters
+from limbeck.models.gated import keep_less
 from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
 from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
@@ -108,6 +109,7 @@ def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) ->
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:
     """The state before the first step."""
+    keep_less(models.student.module)
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
     if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":

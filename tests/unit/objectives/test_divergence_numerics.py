@@ -238,9 +238,7 @@ def test_gradient_sums_to_nothing(beta: float) -> None:
 
 def test_many_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     num_vocabulary, num_rows = 500, 23
-    monkeypatch.setattr(divergence_module, "CPU_BLOCK_ELEMENTS", 10 * num_vocabulary)
-    threaded = 10 * num_vocabulary // torch.get_num_threads()
-    monkeypatch.setattr(divergence_module, "CPU_BLOCK_ELEMENTS_THREADED", threaded)
+    monkeypatch.setattr(divergence_module, "CPU_BLOCK_ELEMENTS", 10 * num_vocabulary // torch.get_num_threads())
     student, teacher = (
         random_logits(num_rows, num_vocabulary, seed=15),
         random_logits(num_rows, num_vocabulary, seed=16),

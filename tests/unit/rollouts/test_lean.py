@@ -10,8 +10,9 @@ import transformers
 
 from builders import tiny_tokenizer
 from limbeck.models.arena import move_together
+from limbeck.models.gated import FAMILIES
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.lean import FAMILIES, is_lean
+from limbeck.rollouts.lean import is_lean
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY, Sampling

@@ -11,9 +11,9 @@ import transformers
 from builders import tiny_tokenizer
 from limbeck.errors import Refusal
 from limbeck.models.attention import LayerKinds, kinds_of
+from limbeck.models.gated import FAMILIES
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.lean import FAMILIES
 from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY

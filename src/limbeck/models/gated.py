@@ -1,0 +1,60 @@
+"""The gated layer of the Llama-shaped families, keeping two tensors for the backward pass instead of four.
+
+Autograd keeps the gate, its activation, the other half and the product of both; two of them are cheap to compute
+again. That is a quarter of what such a model keeps of a text while it trains. Same operations, same numbers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+__all__ = ["FAMILIES", "gated_down", "keep_less"]
+
+# down(act(gate(x)) · up(x)) in every layer, each a linear layer of its own
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+def keep_less(module: PreTrainedModel) -> None:
+    """From now on the module's gated layers keep less for the backward pass, where its family is one of these."""
+    if module.config.model_type not in FAMILIES or module.config.hidden_act != "silu":
+        return
+    body: Any = module.base_model  # of a family, so its modules are known by name
+    for layer in body.layers:
+        down = layer.mlp.down_proj
+        if type(down) is nn.Linear and down.bias is None:  # not an adapted layer
+            layer.mlp.forward = partial(_forward, layer.mlp)
+
+
+def gated_down(gate: Tensor, up: Tensor, weight_HI: Tensor) -> Tensor:
+    """(silu(gate) · up) weightᵀ, from [..., I] to [..., H]; differentiable once in all three."""
+    found = _GatedDown.apply(gate, up, weight_HI)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _forward(mlp: Any, hidden: Tensor) -> Tensor:
+    return gated_down(mlp.gate_proj(hidden), mlp.up_proj(hidden), mlp.down_proj.weight)
+
+
+class _GatedDown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, weight_HI: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up, weight_HI)
+        return functional.linear(functional.silu(gate).mul_(up), weight_HI)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        (grad,) = gradients
+        gate, up, weight_HI = ctx.saved_tensors
+        activated, in_weight_HI = functional.silu(gate), None
+        if ctx.needs_input_grad[2]:
+            in_weight_HI = grad.flatten(0, -2).T @ (activated * up).flatten(0, -2)
+        in_product = grad @ weight_HI
+        in_up = activated.mul_(in_product)
+        return torch.ops.aten.silu_backward(in_product.mul_(up), gate), in_up, in_weight_HI

@@ -39,7 +39,7 @@ def check_name(text: str, *, what: str = "run") -> str:
         return text
     raise UsageError(
         "names.not-allowed",
-        given=f"{text[:120]!a} is given as a name ({what}).",
+        given=f"{text[:120]!a} is given as the name of {'an' if what[0] in 'aeiou' else 'a'} {what}.",
         needed="A name becomes a file name on every system, so it has 1 to 100 of the characters A-Z a-z 0-9 . _ - "
         "and neither starts with a dot or a hyphen, nor ends with a dot, nor is a device of Windows (con, nul, com1).",
         fix="Choose another name, for example support-2.",

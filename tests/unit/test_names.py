@@ -46,6 +46,8 @@ def test_hostile_names_are_refused(name: str) -> None:
         check_name(name, what="data set")
     assert caught.value.code == "names.not-allowed"
     assert "data set" in caught.value.given
+    with pytest.raises(UsageError, match="the name of an evaluation"):
+        check_name(name, what="evaluation")
     assert str(caught.value).isprintable(), "the message must not carry the control characters of the name"
 
 

@@ -204,7 +204,10 @@ def refuse_if_too_large(plan: MemoryPlan) -> None:
 
 
 def _stored_floats(size: ModelSize) -> int:
-    """What a layer keeps of each token for the backward pass: norms, attention's inputs and output, the MLP's inner."""
+    """What a layer keeps of each token for the backward pass: norms, attention's inputs and output, the MLP's inner.
+
+    Four of the last, as adapted layers and other families keep; where `models.gated` serves it is two.
+    """
     return 8 * size.hidden_size + 2 * size.key_value_size + 4 * size.intermediate_size
 
 

@@ -21,13 +21,13 @@ SIZES = {
     "num_key_value_heads": 1,
     "head_dim": 8,
 }
-CONFIGS = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config}
 
 
 def model_of(family, dtype=torch.float32, **settings):
+    config = transformers.AutoConfig.for_model(family, **SIZES, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return transformers.AutoModelForCausalLM.from_config(CONFIGS[family](**SIZES, **settings)).to(dtype)
+        return transformers.AutoModelForCausalLM.from_config(config).to(dtype)
 
 
 def kept_bytes_and_gradients(module):
@@ -71,14 +71,16 @@ def test_a_model_learns_the_same_from_less_memory(family, dtype):
     assert before - after == 2 * SIZES["intermediate_size"] * num_tokens * num_layers * dtype.itemsize
 
 
+def adapted(change):
+    """A model whose gated layers have adapters, then changed."""
+    model = language_model(model_of("llama"), tiny_tokenizer())
+    attach_adapters(model, rank=2, alpha=4, seed=0)
+    change(model.module)
+    return model.module
+
+
 def test_an_adapter_learns_the_same():
-    gradients = []
-    for change in (lambda module: None, keep_less):
-        model = language_model(model_of("llama"), tiny_tokenizer())
-        attach_adapters(model, rank=2, alpha=4, seed=0)
-        change(model.module)
-        gradients.append(kept_bytes_and_gradients(model.module)[1])
-    plain, less = gradients
+    plain, less = (kept_bytes_and_gradients(adapted(change))[1] for change in (lambda module: None, keep_less))
     assert any("up_proj" in name for name in less)
     assert all(torch.equal(less[name], plain[name]) for name in plain)
 
@@ -86,7 +88,9 @@ def test_an_adapter_learns_the_same():
 def test_others_stay_as_they_are():
     for module in (
         model_of("llama", hidden_act="gelu"),
-        transformers.AutoModelForCausalLM.from_config(transformers.GemmaConfig(**SIZES)),
+        model_of("llama", mlp_bias=True),
+        model_of("gemma"),
+        adapted(lambda module: None),
     ):
         keep_less(module)
         assert not any("forward" in vars(part) for part in module.modules())

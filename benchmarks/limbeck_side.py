@@ -18,7 +18,7 @@ from link import Link, fingerprint, page_faults, status_bytes
 from safetensors.torch import save_file
 
 from limbeck.machine import use_machine
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.on_policy import practice_requests, sampling_of, step
@@ -84,7 +84,8 @@ def main() -> None:
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     if spec["shape"]["exact"]:
-        material = replace(material, stop=replace(material.stop, ids=()))
+        dialogue = replace(material.dialogue, stop=replace(material.dialogue.stop, ids=()))
+        material = replace(material, dialogue=dialogue)
     models = load_models(material, recipe, machine)
     state = make_state(models, material, recipe, lambda phase: None)
     teacher = LocalTeacher(models.teacher)

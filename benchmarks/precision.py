@@ -18,11 +18,11 @@ import time
 import torch
 from common import Table, about_here, figure, finish, models_cache
 
-from limbeck.evaluation.answers import answer_prompts
-from limbeck.evaluation.held_out import measure_text
+from limbeck.evaluation.answering.answers import answer_prompts
+from limbeck.evaluation.answering.held_out import measure_text
 from limbeck.machine import use_machine
-from limbeck.models.load import LanguageModel
-from limbeck.recipe.schema import Recipe
+from limbeck.models.language_model import LanguageModel
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.on_policy import objective_of, step
 from limbeck.teachers.local import LocalTeacher
@@ -87,7 +87,7 @@ def _measure(student: LanguageModel, teacher: LanguageModel, material, models, r
             answers,
             objective_of(recipe),
             max_tokens=recipe.micro_batch_tokens,
-            pad_id=material.pad_id,
+            pad_id=material.dialogue.pad_id,
             chunk_tokens=recipe.chunk_tokens,
         ).divergence.estimate
         for answers in texts

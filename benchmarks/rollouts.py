@@ -24,15 +24,15 @@ import torch
 from common import Shape, Table, about_here, figure, finish, models_cache, shape_of
 from transformers import GenerationConfig
 
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.machine import use_machine
-from limbeck.models.load import LanguageModel, load_model
-from limbeck.models.refs import parse_ref
-from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import choose_method
+from limbeck.models.language_model import LanguageModel
+from limbeck.models.load import load_model
+from limbeck.models.resolve import parse_ref
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material, prepare_material
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -55,9 +55,10 @@ def prompts_of(material: Material, case: Shape, number: int) -> list[Prompt]:
 def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writer:
     """Limbeck's engine with a slot for each prompt, set up as a run does it."""
     max_length = material.longest_prompt + case.new_tokens
-    writing = choose_method(model, max_length=max_length, pad_id=material.pad_id)
-    stop_ids = () if case.exact else material.stop.ids
-    engine = Engine(model, stop_ids=stop_ids, pad_id=material.pad_id, num_slots=case.num_prompts, way=writing.way)
+    writing = choose_method(model, max_length=max_length, pad_id=material.dialogue.pad_id)
+    stop_ids = () if case.exact else material.dialogue.stop.ids
+    dialogue = replace(material.dialogue, stop=replace(material.dialogue.stop, ids=stop_ids))
+    engine = engine_for(model, dialogue, writing.way, num_slots=case.num_prompts)
 
     def write(number: int) -> int:
         requests = [
@@ -76,7 +77,7 @@ def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writ
 def generate_writer(model: LanguageModel, material: Material, case: Shape) -> Writer:
     """transformers' `generate`, one batch."""
     module: Any = model.module
-    stop = torch.tensor(sorted(material.stop.ids))
+    stop = torch.tensor(sorted(material.dialogue.stop.ids))
     config = GenerationConfig(
         max_new_tokens=case.new_tokens,
         min_new_tokens=case.new_tokens if case.exact else None,
@@ -85,13 +86,13 @@ def generate_writer(model: LanguageModel, material: Material, case: Shape) -> Wr
         top_k=0,
         top_p=1.0,
         eos_token_id=stop.tolist(),
-        pad_token_id=material.pad_id,
+        pad_token_id=material.dialogue.pad_id,
     )
 
     def write(number: int) -> int:
         prompts = [prompt.ids for prompt in prompts_of(material, case, number)]
         width = max(map(len, prompts))
-        ids_BT = torch.tensor([(material.pad_id,) * (width - len(prompt)) + prompt for prompt in prompts])
+        ids_BT = torch.tensor([(material.dialogue.pad_id,) * (width - len(prompt)) + prompt for prompt in prompts])
         mask_BT = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with torch.no_grad():
             written_BT = module.generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)

@@ -21,14 +21,13 @@ from typing import Any
 import torch
 from common import Table, about_here, figure, finish
 
-from limbeck.demo.task import grade, write_prompts
-from limbeck.evaluation.answers import answer_prompts, text_of
-from limbeck.evaluation.statistics import gap_recovered
+from limbeck.embedded.task import grade, write_prompts
+from limbeck.evaluation.answering.answers import answer_prompts, text_of
+from limbeck.evaluation.deciding.statistics import gap_recovered
 from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.recipe.files import load_recipe
-from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.engine import Engine
+from limbeck.recipe.recipe import Recipe
 from limbeck.runs.store import Run
 from limbeck.training.material import Material, prepare_material
 
@@ -70,7 +69,9 @@ def right_answers(folder: Path, material: Material, recipe: Recipe) -> tuple[boo
     ref = parse_ref(str(folder), workspace=Path())
     model = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device("cpu"))
     model = model.with_vocabulary(material.vocabulary.num_shared)
-    engine = Engine(model, stop_ids=material.stop.ids, pad_id=material.pad_id, num_slots=2 * recipe.slots)
+    engine = Engine(
+        model, stop_ids=material.dialogue.stop.ids, pad_id=material.dialogue.pad_id, num_slots=2 * recipe.slots
+    )
     prompts = material.held_out.prompts
     answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
     return tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limbeck.demo.task import STYLE, write_prompts
+from limbeck.embedded.task import STYLE, write_prompts
 
 FOLDER = Path(__file__).parent.parent / "recipes" / "demo"
 

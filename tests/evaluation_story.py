@@ -12,10 +12,10 @@ from statistics import mean, median
 
 import numpy as np
 
-from limbeck.evaluation.comparison import GradedAnswer, GradedModel, by_slice, common_scores, compare
-from limbeck.evaluation.graders import Grade
-from limbeck.evaluation.statistics import gap_recovered, mean_score
-from limbeck.evaluation.verdict import after, before, words
+from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel, by_slice, common_scores, compare
+from limbeck.evaluation.deciding.statistics import gap_recovered, mean_score
+from limbeck.evaluation.deciding.verdict import after, before, words
+from limbeck.evaluation.grading.graders import Grade
 from limbeck.runs.marks import BETAS, MarkedAnswer, MarkSheet, Piece
 
 HOSTILE = (

@@ -11,14 +11,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from builders import CORPUS, prompt_row, save_model, tiny_llama, tiny_tokenizer, write_rows
-from limbeck.data.chat import Prompt
-from limbeck.models.load import LanguageModel
+from limbeck.data.prompt import Prompt
+from limbeck.fast.lean import LeanDecoder
+from limbeck.models.language_model import LanguageModel
 from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.routes import Lesson
-from limbeck.routes import train as train_lesson
+from limbeck.rollouts.slots import Decoder
+from limbeck.routes.loop import Lesson
+from limbeck.routes.loop import train as train_lesson
 from limbeck.teachers.signal import Teacher
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import StepRecord, TrainState
@@ -77,6 +79,11 @@ def random_prompts(
 def recipe_of(**settings) -> Recipe:
     """A recipe with the fields that a test does not care about filled in."""
     return Recipe(**{"student": "student", "teacher": "teacher", "prompts": "rows.jsonl", **settings})
+
+
+def decoder_of(model: LanguageModel, way: str) -> Decoder | str:
+    """The decoder of a name, as the engine takes it."""
+    return LeanDecoder(model) if way == "lean" else way
 
 
 def state_of(

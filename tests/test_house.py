@@ -18,19 +18,19 @@ PACKAGE = ROOT / "src" / "limbeck"
 
 # From the ground up. A file imports from lower floors, or from its own folder.
 FLOORS = (
-    ("errors", "names", "console", "progress"),
+    ("errors", "names", "console", "progress", "compat"),
     ("recipe", "runs", "machine", "http"),
     ("objectives",),
     ("data",),
     ("models",),
-    ("rollouts",),
+    ("fast", "rollouts"),
     ("teachers",),
     ("training",),
     ("routes", "evaluation"),
     ("planning",),
     ("driver",),
-    ("report",),
-    ("studio", "demo", "cli", "verbs", "chat"),
+    ("reporting", "exports"),
+    ("studio", "embedded", "api", "cli", "conversation"),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
@@ -38,20 +38,47 @@ WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", 
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",
-    *(f"report.{path.stem}" for path in sorted((PACKAGE / "report").glob("[!_]*.py"))),
+    *(f"reporting.{path.stem}" for path in sorted((PACKAGE / "reporting").glob("[!_]*.py"))),
 )
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
-MAX_PACKAGE_LINES = 11_700
+MAX_STEP_MODULES = 40
+MAX_STEP_LINES = 2_600  # 4,000 is what the house allows
+# Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
+ROOM_BUDGETS = {
+    "api": 152,
+    "cli": 292,
+    "compat": 3,
+    "console": 139,
+    "conversation": 74,
+    "data": 1074,
+    "driver": 259,
+    "embedded": 244,
+    "errors": 39,
+    "evaluation": 2436,
+    "fast": 289,
+    "http": 150,
+    "machine": 145,
+    "models": 814,
+    "names": 54,
+    "objectives": 797,
+    "planning": 402,
+    "progress": 115,
+    "recipe": 837,
+    "reporting": 1041,
+    "rollouts": 556,
+    "routes": 239,
+    "runs": 833,
+    "teachers": 822,
+    "training": 1224,
+}
 WITHOUT_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 )
-NOT_COUNTED = ("studio", "report", "demo")
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -65,6 +92,9 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found.add(node.module)
+            # `from limbeck import x` and `from limbeck.room import x` may name a module too
+            named = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name for name in named if path_of(name) is not None}
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
     return {name for name in found if name.split(".")[0] == "limbeck" and "." in name}
@@ -101,11 +131,46 @@ def test_files_and_functions_stay_small(path):
             assert length <= (MAX_ROUTE_LOOP_LINES if route else MAX_FUNCTION_LINES), f"{node.name} has {length} lines"
 
 
-def test_the_package_stays_small():
-    counted = [path for path in FILES if not set(NOT_COUNTED) & set(path.relative_to(PACKAGE).parts)]
-    total = sum(num_code_lines(path.read_text()) for path in counted)
-    print(f"{len(counted)} files, {total} lines of code of {MAX_PACKAGE_LINES}")
-    assert total <= MAX_PACKAGE_LINES
+@pytest.mark.parametrize("room", sorted(ROOM_BUDGETS))
+def test_each_module_stays_within_its_budget(room):
+    """A commit that raises a budget says why; there is no limit on the whole package."""
+    total = sum(num_code_lines(path.read_text()) for path in FILES if room_of_file(path) == room)
+    print(f"{room}: {total} lines of code of {ROOM_BUDGETS[room]}")
+    assert total <= ROOM_BUDGETS[room]
+
+
+def test_every_folder_and_file_of_the_package_has_a_budget():
+    assert {room_of_file(path) for path in FILES} - {"__init__"} == set(ROOM_BUDGETS)
+
+
+def path_of(module: str) -> Path | None:
+    """The file of a module, a package's `__init__.py` among them; None for a name that is no module."""
+    base = PACKAGE.parent.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def closure_of(module: str) -> dict[str, Path]:
+    """All modules of this package that importing `module` needs, also those that are imported inside functions."""
+    found: dict[str, Path] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = path_of(name)
+        if path is None or name in found:
+            continue
+        found[name] = path
+        todo += imports_of(path)
+    return found
+
+
+def test_one_training_step_is_read_in_few_modules():
+    closure = closure_of("limbeck.routes.on_policy")
+    total = sum(num_code_lines(path.read_text()) for path in closure.values())
+    print(f"{len(closure)} modules of {MAX_STEP_MODULES}, {total} lines of code of {MAX_STEP_LINES}")
+    assert len(closure) <= MAX_STEP_MODULES
+    assert total <= MAX_STEP_LINES
+    outside = {"fast", "machine", "http", "runs", "evaluation", "planning", "reporting"}
+    assert not {room_of(name) for name in closure} & outside
 
 
 def num_code_lines(text: str) -> int:

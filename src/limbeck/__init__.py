@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from limbeck.api import chat, check, demo, mark, resume, train
     from limbeck.errors import LimbeckError
     from limbeck.objectives.divergence import divergence, kl_mix, soft_targets
     from limbeck.objectives.fused import fused_divergence
     from limbeck.objectives.topk import topk_divergence
-    from limbeck.verbs import chat, check, demo, mark, resume, train
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ _HOMES = {
     "objectives.divergence": ("divergence", "kl_mix", "soft_targets"),
     "objectives.fused": ("fused_divergence",),
     "objectives.topk": ("topk_divergence",),
-    "verbs": ("chat", "check", "demo", "mark", "resume", "train"),
+    "api": ("chat", "check", "demo", "mark", "resume", "train"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: thin. Every verb is also a Python function (see `limbeck.verbs`).
+"""The command line: thin. Every verb is also a Python function (see `limbeck.api`).
 
 Nothing heavy is imported before a verb needs it, so that `--help`, `recipe`, `runs` and `show` answer at once.
 Exit codes: 0 done, 2 usage or recipe, 3 refused by a guard, 4 diverged or below --fail-under, 75 stopped but resumable,
@@ -53,17 +53,17 @@ Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 @app.command
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
     """Distil the tiny pair that ships with Limbeck: worth it, on-policy, did it work. No network; takes minutes."""
-    from limbeck import verbs
-    from limbeck.demo.show import introduce_demo, show_demo
-    from limbeck.report.live import on_screen
+    from limbeck import api
+    from limbeck.embedded.show import introduce_demo, show_demo
+    from limbeck.reporting.live import on_screen
 
     if as_json:
-        verbs.demo(workspace, seed=seed, listen=_print_json)
+        api.demo(workspace, seed=seed, listen=_print_json)
         return
     printer = Printer()
     introduce_demo(printer)
     with on_screen(printer) as screen:
-        result = verbs.demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
+        result = api.demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
     show_demo(printer, result)
 
 
@@ -77,9 +77,9 @@ def worth(
     as_json: Json = False,
 ) -> None:
     """Is it worth it? Teacher and student answer the recipe's held-out prompts; the verdict says whether to distil."""
-    from limbeck import verbs
+    from limbeck import api
 
-    found = verbs.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
+    found = api.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
     _show_result(found, as_json, fail_under)
 
 
@@ -93,9 +93,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Did it work? A run's student before and after beside its teacher, or any models, on the same prompts."""
-    from limbeck import verbs
+    from limbeck import api
 
-    found = verbs.evaluate(
+    found = api.evaluate(
         *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
     )
     _show_result(found, as_json, fail_under)
@@ -110,47 +110,47 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Run a recipe, or several, one after the other."""
-    from limbeck import verbs
+    from limbeck import api
     from limbeck.planning.memory import refuse_if_too_large
-    from limbeck.report.check import check_as_json, show_check
-    from limbeck.report.live import on_screen
-    from limbeck.report.runs import show_run
+    from limbeck.reporting.check import check_as_json, show_check
+    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.runs import show_run
 
     printer = Printer()
     if dry_run:
-        for path, report in zip((recipe, *later), verbs.plan(recipe, *later, overrides=overrides), strict=True):
+        for path, report in zip((recipe, *later), api.plan(recipe, *later, overrides=overrides), strict=True):
             if as_json:
                 _print_json(check_as_json(report))
             else:
                 show_check(printer, report, path.name)
             refuse_if_too_large(report.memory)
     elif as_json:
-        verbs.train(recipe, *later, overrides=overrides, listen=_print_json)
+        api.train(recipe, *later, overrides=overrides, listen=_print_json)
     else:
         with on_screen(printer) as screen:
-            run = verbs.train(recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase)
+            run = api.train(recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase)
         show_run(printer, run)
 
 
 @app.command
 def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
     """Let the teacher write its answers to the recipe's prompts, and train nothing."""
-    from limbeck import verbs
-    from limbeck.report.live import on_screen
+    from limbeck import api
+    from limbeck.reporting.live import on_screen
 
     if as_json:
-        verbs.answers(recipe, overrides=overrides, listen=_print_json)
+        api.answers(recipe, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        run = verbs.answers(recipe, overrides=overrides, listen=screen.take)
+        run = api.answers(recipe, overrides=overrides, listen=screen.take)
     printer.say(f"They lie in {run.path / 'answers'}: teacher.jsonl is all, targets.jsonl what is fit to learn.")
 
 
 @app.command
 def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
     """Show what a run came from: the models and runs it started from and learnt from, as a tree."""
-    from limbeck.report.lineage import show_lineage
+    from limbeck.reporting.lineage import show_lineage
     from limbeck.runs.store import Run
 
     show_lineage(Printer(), Run.find(workspace, run), workspace)
@@ -159,27 +159,27 @@ def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
 @app.command
 def resume(run: RunName, *, overrides: Overrides = (), workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Go on with a stopped run from its last checkpoint."""
-    from limbeck import verbs
-    from limbeck.report.live import on_screen
-    from limbeck.report.runs import show_run
+    from limbeck import api
+    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.runs import show_run
 
     if as_json:
-        verbs.resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
+        api.resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        done = verbs.resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
+        done = api.resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
     show_run(printer, done)
 
 
 @app.command
 def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
-    from limbeck import verbs
+    from limbeck import api
     from limbeck.planning.check import refuse_failed_certificate
-    from limbeck.report.check import show_check
+    from limbeck.reporting.check import show_check
 
-    report = verbs.check(recipe, overrides=overrides)
+    report = api.check(recipe, overrides=overrides)
     show_check(Printer(), report)
     refuse_failed_certificate(report)
 
@@ -195,7 +195,7 @@ def recipe_show(recipe: RecipeFile, *, overrides: Overrides = (), origin: Origin
 @recipe_app.command(name="explain")
 def recipe_explain(setting: str = "") -> None:
     """Say what a setting means, how to choose it, its default and why; without a name: all of them in a line each."""
-    from limbeck.report.recipe import show_explanation
+    from limbeck.reporting.recipe import show_explanation
 
     show_explanation(Printer(), setting)
 
@@ -211,7 +211,7 @@ def recipe_schema() -> None:
 @app.command
 def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """List the runs of a workspace, newest first."""
-    from limbeck.report.runs import list_all_runs
+    from limbeck.reporting.runs import list_all_runs
 
     list_all_runs(Printer(), workspace, _print_json if as_json else None)
 
@@ -219,7 +219,7 @@ def runs(*, workspace: Workspace = Path(), as_json: Json = False) -> None:
 @app.command
 def show(run: RunName, *, workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Show a run: how it ended, its curves, its worst tokens."""
-    from limbeck.report.runs import show_run
+    from limbeck.reporting.runs import show_run
     from limbeck.runs.store import Run
 
     found = Run.find(workspace, run)
@@ -241,8 +241,8 @@ def chat(
     seed: int = 0,
 ) -> None:
     """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it."""
-    from limbeck.chat import Conversation
-    from limbeck.report.talk import talk
+    from limbeck.conversation import Conversation
+    from limbeck.reporting.talk import talk
     from limbeck.rollouts.sampling import Sampling
 
     sampling = Sampling(temperature=temperature)
@@ -267,17 +267,17 @@ def mark(
     as_json: Json = False,
 ) -> None:
     """The red pen: an answer as text, its worst tokens marked, and what the teacher would have said there."""
-    from limbeck.report.marks import marks_as_json, show_marks
+    from limbeck.reporting.marks import marks_as_json, show_marks
 
     if (teacher, prompt, answer, continue_from) == (None, None, None, None):
         from limbeck.runs.marks import worst_marks  # stored marks are read without torch
 
         sheet = worst_marks(student, workspace, 3 if worst is None else worst, beta)
     else:
-        from limbeck import verbs
+        from limbeck import api
 
         asked = {"prompt": prompt, "answer": answer, "worst": worst, "continue_from": continue_from}
-        sheet = verbs.mark(student, teacher, **asked, max_tokens=max_tokens, workspace=workspace)
+        sheet = api.mark(student, teacher, **asked, max_tokens=max_tokens, workspace=workspace)
     chosen = sheet.beta if beta is None else beta
     if as_json:
         for row in marks_as_json(sheet, chosen):
@@ -296,7 +296,7 @@ def report(
     workspace: Workspace = Path(),
 ) -> None:
     """Write an evaluation as one page for a browser: verdict, models, slices, all rows side by side, marks."""
-    from limbeck.report.page import write_page
+    from limbeck.reporting.page import write_page
 
     Printer().say(f"{write_page(evaluation, workspace, output)} holds the report; it needs no network.")
 
@@ -315,18 +315,18 @@ def export(
     workspace: Workspace = Path(),
 ) -> None:
     """Copy the result of a finished run to a folder."""
-    from limbeck import verbs
+    from limbeck import api
 
-    Printer().say(f"{verbs.export(run, to, output, workspace=workspace)} holds the result of {run}.")
+    Printer().say(f"{api.export(run, to, output, workspace=workspace)} holds the result of {run}.")
 
 
 @app.command
 def doctor(*, as_json: Json = False) -> None:
     """Show what this machine gives a run: device, memory, threads, versions, settings from the environment."""
-    from limbeck import verbs
-    from limbeck.report.check import show_machine
+    from limbeck import api
+    from limbeck.reporting.check import show_machine
 
-    machine, environment = verbs.doctor()
+    machine, environment = api.doctor()
     if as_json:
         _print_json({"machine": machine, "environment": environment})
     else:
@@ -339,7 +339,7 @@ def _progress(as_json: bool) -> Callable[[Mapping[str, object]], None]:
 
 
 def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> None:
-    from limbeck.report.evaluation import show_evaluation
+    from limbeck.reporting.evaluation import show_evaluation
 
     result, is_here = found.result(), found.path.resolve().parents[1] == Path.cwd()
     if as_json:

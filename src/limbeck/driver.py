@@ -22,9 +22,9 @@ from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, recipe_text
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
-from limbeck.routes import Lesson, train
+from limbeck.routes.loop import Lesson, train
 from limbeck.routes.off_policy import few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
@@ -126,7 +126,7 @@ def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
         begun = {role: earlier[text] for role, model in models.items() if (text := model.partition("@")[0]) in earlier}
         recipe = recipe.model_copy(update={role: plan.recipe.student for role, plan in begun.items()})
         asked = begun.get(recipe.template)
-        plans.append(plan_recipe(recipe, template=None if asked is None else asked.material.template))
+        plans.append(plan_recipe(recipe, template=None if asked is None else asked.material.dialogue.template))
         refuse_ungraded(recipe, plans[-1].material.held_out.prompts)
     return plans
 
@@ -306,9 +306,9 @@ def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
         log.write("note", text=f"The student of step {kept_step} has the highest grade and is kept.")
     state.weights.widen()
     manner: dict[str, Any] = {
-        "chat_template": material.template.source,
-        "stop_ids": material.stop.ids,
-        "pad_id": material.pad_id,
+        "chat_template": material.dialogue.template.source,
+        "stop_ids": material.dialogue.stop.ids,
+        "pad_id": material.dialogue.pad_id,
     }
     if recipe.lora is not None:
         save_adapters(state.student, run.adapter_path)

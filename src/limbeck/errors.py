@@ -1,46 +1,88 @@
-"""The error tree. Every error that a user can meet is one of these, and each is also a standard type.
+"""The error tree, and the catalogue entries that every message of the package is made from.
 
     LimbeckError
-    ├── UsageError        ValueError        exit 2   the command or the recipe cannot be meant
+    ├── UsageError        ValueError        exit 2   the command or the recipe is invalid
     │   ├── RecipeError                              a key or value of a recipe
     │   ├── DataError                                a file, row or field of prompts
     │   └── ModelError                               a model that cannot be found, read or used
-    ├── Refusal           ValueError        exit 3   a guard refused: it would run, and be wrong
-    │   └── VocabularyMismatch                       the two models do not split text alike
+    ├── Refusal           ValueError        exit 3   a guard refused: it would run, with a wrong result
+    │   └── VocabularyMismatch                       the two models do not tokenise text alike
     ├── Diverged          ArithmeticError   exit 4   a loss or gradient is not finite
-    ├── Unmet             RuntimeError      exit 4   a measure is below the limit that was asked for
+    ├── Unmet             RuntimeError      exit 4   a measure is below the threshold that was asked for
     └── Stopped           RuntimeError      exit 75  stopped before the end, resumable
 
-A message has three parts: what was given (with its value), what is needed and why, what to do next.
-`code` is stable: scripts and documentation may rely on it.
+Errors are standard types as well, so that code which catches ValueError keeps working.
+
+A message is written once, in the file `messages.py` of its folder, as a function that returns its text:
+
+    @error(DataError, "data.file-empty")
+    def file_empty(*, file: str, size: int) -> Text:
+        return Text(
+            given="{file} has no rows ({size:byte|bytes}).",
+            needed="At least one prompt is needed.",
+            fix='Add rows such as {{"prompt": "..."}}, one per line.',
+        )
+
+    raise file_empty(file=path.name, size=len(data))
+
+The code is stable and the parameters are kept beside the text (`LimbeckError.parameters`, `Note.parameters`), so that
+scripts can rely on both and a message can be shown in another language.
 """
 
 from __future__ import annotations
 
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+
 __all__ = [
+    "CATALOGUE",
     "DataError",
     "Diverged",
     "LimbeckError",
     "ModelError",
+    "Note",
     "RecipeError",
     "Refusal",
     "Stopped",
+    "Text",
     "Unmet",
     "UsageError",
     "VocabularyMismatch",
+    "error",
+    "fill",
+    "note",
 ]
+
+P = ParamSpec("P")
+E = TypeVar("E", bound="LimbeckError")
+
+
+@dataclass(frozen=True)
+class Text:
+    """An error's template: what was given (with its value), what is needed and why, what to do next."""
+
+    given: str
+    needed: str
+    fix: str
 
 
 class LimbeckError(Exception):
-    """An error with a stable code and a message in three parts."""
+    """An error with a stable code and a message in three parts. `parameters` are the values that the text shows."""
 
     exit_code = 1
 
-    def __init__(self, code: str, *, given: str, needed: str, fix: str) -> None:
+    def __init__(
+        self, code: str, *, given: str, needed: str, fix: str, parameters: Mapping[str, object] | None = None
+    ) -> None:
         self.code = code
         self.given = given
         self.needed = needed
         self.fix = fix
+        self.parameters = dict(parameters or {})
         super().__init__(f"{given} {needed} {fix} [{code}]")
 
 
@@ -78,3 +120,89 @@ class Unmet(LimbeckError, RuntimeError):
 
 class Stopped(LimbeckError, RuntimeError):
     exit_code = 75
+
+
+class Note(str):
+    """A sentence for people that is no error. It is its English text, and knows its code and parameters."""
+
+    code: str
+    parameters: dict[str, object]
+
+    def __new__(cls, text: str, code: str, parameters: Mapping[str, object]) -> Note:
+        made = super().__new__(cls, text)
+        made.code, made.parameters = code, dict(parameters)
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str, Mapping[str, object]]:  # type: ignore[override]
+        return str(self), self.code, self.parameters  # so that it can be copied
+
+
+CATALOGUE: dict[str, Callable[..., Any]] = {}
+"""Every message that was imported so far, by its code: the functions as written, which return their templates."""
+
+
+def error(kind: type[E], code: str) -> Callable[[Callable[P, Text]], Callable[P, E]]:
+    """Makes an error's function of its template: called with the parameters, it returns the error to raise."""
+
+    def decorate(template: Callable[P, Text]) -> Callable[P, E]:
+        _register(code, template)
+
+        @wraps(template)
+        def make(*args: P.args, **values: P.kwargs) -> E:
+            text, known = template(*args, **values), _bound(template, args, values)
+            parts = {name: fill(getattr(text, name), known) for name in ("given", "needed", "fix")}
+            return kind(code, **parts, parameters=known)
+
+        return make
+
+    return decorate
+
+
+def note(code: str) -> Callable[[Callable[P, str]], Callable[P, Note]]:
+    """Makes a note's function of its template, as `error` does."""
+
+    def decorate(template: Callable[P, str]) -> Callable[P, Note]:
+        _register(code, template)
+
+        @wraps(template)
+        def make(*args: P.args, **values: P.kwargs) -> Note:
+            known = _bound(template, args, values)
+            return Note(fill(template(*args, **values), known), code, known)
+
+        return make
+
+    return decorate
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """A template with its parameters, by the rules of `str.format` and two more.
+
+    `{num:row|rows}` writes the number and the word that fits it, 1 row or 1,200 rows; a # stands for the number where
+    it is not first, as in `{num:only # row is|# rows are}`. A list or tuple is written with commas.
+    """
+    return _FORMATTER.vformat(template, (), values)
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, (list, tuple)):
+            return ", ".join(str(each) for each in value)
+        if "|" not in format_spec:
+            return super().format_field(value, format_spec)
+        one, many = format_spec.split("|")
+        chosen, number = one if value == 1 else many, f"{value:,}"
+        return chosen.replace("#", number) if "#" in chosen else f"{number} {chosen}"
+
+
+_FORMATTER = _Formatter()
+
+
+def _register(code: str, template: Callable[..., Any]) -> None:
+    assert code not in CATALOGUE, f"{code} is the code of two messages"
+    CATALOGUE[code] = template
+
+
+def _bound(template: Callable[..., Any], args: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    bound = signature(template).bind(*args, **values)
+    bound.apply_defaults()
+    return dict(bound.arguments)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
 
 pytestmark = pytest.mark.slow

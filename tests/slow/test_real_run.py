@@ -17,7 +17,7 @@ import transformers
 
 from limbeck.driver import train_run
 from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.marks import read_marks

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from limbeck import verbs
-from limbeck.demo.task import follows_style, grade
-from limbeck.evaluation.answers import answer_prompts, text_of
-from limbeck.evaluation.statistics import Interval, gap_recovered, share
+from limbeck import api
+from limbeck.embedded.task import follows_style, grade
+from limbeck.evaluation.answering.answers import answer_prompts, text_of
+from limbeck.evaluation.deciding.statistics import Interval, gap_recovered, share
 from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.recipe.files import load_recipe
-from limbeck.rollouts.engine import Engine
 from limbeck.runs.store import list_runs
 from limbeck.training.material import prepare_material
 
@@ -46,7 +45,9 @@ def measure(name, material, recipe):
         parse_ref(name, workspace=Path()), trainable=False, dtype=torch.float32, device=torch.device("cpu")
     )
     model = model.with_vocabulary(material.vocabulary.num_shared)
-    engine = Engine(model, stop_ids=material.stop.ids, pad_id=material.pad_id, num_slots=2 * recipe.slots)
+    engine = Engine(
+        model, stop_ids=material.dialogue.stop.ids, pad_id=material.dialogue.pad_id, num_slots=2 * recipe.slots
+    )
     prompts = material.held_out.prompts
     answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
     right = tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))
@@ -87,15 +88,15 @@ def judged(run, pair):
 
 @pytest.mark.parametrize("name", ["off_policy.yaml", "on_policy.yaml", "supervised.yaml"])
 def test_each_route_keeps_its_promise(name, pair, tmp_path):
-    run = verbs.train(RECIPES / name, overrides=[f"workspace={tmp_path}"])
+    run = api.train(RECIPES / name, overrides=[f"workspace={tmp_path}"])
     hold(name, judged(run, pair))
 
 
 def test_what_fine_tuning_cost_is_brought_back_by_the_run_before_it(pair, tmp_path):
     material, recipe, _ = pair
     overrides = [f"workspace={tmp_path}"]
-    verbs.train(RECIPES / "on_policy.yaml", overrides=[*overrides, "name=able"])
-    last = verbs.train(RECIPES / "narrow.yaml", RECIPES / "recover.yaml", overrides=overrides)
+    api.train(RECIPES / "on_policy.yaml", overrides=[*overrides, "name=able"])
+    last = api.train(RECIPES / "narrow.yaml", RECIPES / "recover.yaml", overrides=overrides)
     runs = {run.name: run for run in list_runs(tmp_path)}
     (narrow,) = runs.keys() - {"able", last.name}
     able, lost, back = (measure(str(runs[name].model_path), material, recipe) for name in ("able", narrow, last.name))
@@ -110,7 +111,7 @@ def test_what_fine_tuning_cost_is_brought_back_by_the_run_before_it(pair, tmp_pa
 
 def test_three_stages_in_one_command(pair, tmp_path):
     names = ["chain_1_warm_up.yaml", "chain_2_on_policy.yaml", "chain_3_style.yaml"]
-    last = verbs.train(*(RECIPES / name for name in names), overrides=[f"workspace={tmp_path}"])
+    last = api.train(*(RECIPES / name for name in names), overrides=[f"workspace={tmp_path}"])
     warm, practised = (run for run in reversed(list_runs(tmp_path)) if run.name != last.name)
     before, after = judged(practised, pair), judged(last, pair)
     hold(names[1], before)

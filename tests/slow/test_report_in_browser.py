@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 from evaluation_story import HOSTILE, mark_sheet, story
-from limbeck.report.page import page
+from limbeck.reporting.page import page
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -12,11 +12,11 @@ import torch
 from test_routes_on_disk import OFF_POLICY, of_kind, own_rows, weights_of
 
 from builders import CHATML, OTHER_CORPUS, save_model, tiny_llama, tiny_tokenizer
-from limbeck import verbs
+from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.runs.lineage import Node, content_of, other_teachers, teachers_of, trace
 from limbeck.runs.store import Run
 from pairs import write_pair
@@ -38,7 +38,7 @@ def chain(tmp_path_factory):
         text = text.replace('teacher: "teacher"', f'teacher: "{workspace}/warm/teacher"')
         path.write_text(text)
         paths.append(path)
-    last = verbs.train(*paths)
+    last = api.train(*paths)
     return workspace, last
 
 
@@ -93,7 +93,7 @@ def test_another_teacher_in_a_later_stage_is_warned_of(chain, tmp_path):
     tokenizer = tiny_tokenizer()
     save_model(tmp_path / "other", tiny_llama(tokenizer, scale=4.0, seed=9), tokenizer)
     recipe = workspace / "main" / "recipe.yaml"
-    run = verbs.train(recipe, overrides=["student=run:warm", f"teacher={tmp_path / 'other'}", "name=other", "steps=1"])
+    run = api.train(recipe, overrides=["student=run:warm", f"teacher={tmp_path / 'other'}", "name=other", "steps=1"])
     notes = [event["text"] for event in of_kind(run, "note")]
     assert any("different teachers: other from" in note and "warm from" in note for note in notes)
 
@@ -101,14 +101,14 @@ def test_another_teacher_in_a_later_stage_is_warned_of(chain, tmp_path):
 def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
     workspace, _ = chain
     recipe = workspace / "main" / "recipe.yaml"
-    long = verbs.train(recipe, overrides=["student=run:warm", "name=long", "steps=3", "evaluate_every=1"])
+    long = api.train(recipe, overrides=["student=run:warm", "name=long", "steps=3", "evaluate_every=1"])
     whole = load_model(parse_ref("run:long", workspace=workspace), **_plainly())
     step3 = load_model(parse_ref("run:long@3", workspace=workspace), **_plainly())
     step2 = load_model(parse_ref("run:long@2", workspace=workspace), **_plainly())
     same = [a.equal(b) for a, b in zip(whole.module.parameters(), step3.module.parameters(), strict=True)]
     assert all(same)
     assert not all(a.equal(b) for a, b in zip(whole.module.parameters(), step2.module.parameters(), strict=True))
-    run = verbs.train(recipe, overrides=["student=run:long@2", "name=back", "steps=1"])
+    run = api.train(recipe, overrides=["student=run:long@2", "name=back", "steps=1"])
     parent = of_kind(run, "start")[0]["parents"][0]
     assert parent == {"role": "student", "run": "long", "step": 2, "weights": content_of(long, 2)}
     assert trace(run, workspace).parents[0].name == "long@2"
@@ -167,7 +167,7 @@ def test_a_stage_that_learns_from_one_before_it_has_no_other_teacher(chain):
     """Lost skills are brought back by the run before they were lost, which is no second master."""
     workspace, _ = chain
     recipe = workspace / "main" / "recipe.yaml"
-    back = verbs.train(recipe, overrides=["student=run:style", "teacher=run:warm", "name=recovered", "steps=1"])
+    back = api.train(recipe, overrides=["student=run:style", "teacher=run:warm", "name=recovered", "steps=1"])
     assert not [event for event in of_kind(back, "note") if "different teachers" in event["text"]]
     roles = {parent["role"]: parent["run"] for parent in of_kind(back, "start")[0]["parents"]}
     assert roles == {"student": "style", "teacher": "warm"}
@@ -175,7 +175,7 @@ def test_a_stage_that_learns_from_one_before_it_has_no_other_teacher(chain):
 
 def test_previous_needs_a_stage_before(tmp_path):
     with pytest.raises(ModelError, match=r"limbeck train FIRST\.yaml SECOND\.yaml"):
-        verbs.train(write_pair(tmp_path), overrides=["student=previous"])
+        api.train(write_pair(tmp_path), overrides=["student=previous"])
 
 
 def variant(recipe, beside, /, **settings):
@@ -218,7 +218,7 @@ def test_a_fault_of_a_later_stage_is_told_before_the_first_trains(first, fault, 
     later = variant(first, "later", **{"name": "later", "student": "previous", **settings})
     monkeypatch.setattr("limbeck.training.setup.load_model", None)
     with pytest.raises(LimbeckError) as told:
-        verbs.train(first, later)
+        api.train(first, later)
     assert told.value.code.startswith(code)
     assert run_cli(["train", str(first), str(later), "--dry-run"]) == told.value.exit_code
     assert code in capsys.readouterr().err
@@ -230,7 +230,7 @@ def test_a_stage_is_asked_in_the_template_that_the_one_before_it_hands_over(tmp_
     path = write_pair(tmp_path, steps=1, rows=own_rows(), template="teacher")
     (tmp_path / "student" / "chat_template.jinja").unlink()
     later = variant(path, "later", name="later", student="previous", template="student")
-    last = verbs.train(path, later)
+    last = api.train(path, later)
     assert last.status().state == "done"
     assert of_kind(last, "start")[0]["template"]["sha256"] == sha256(CHATML.encode()).hexdigest()
 
@@ -240,11 +240,11 @@ def test_answers_alone_are_those_of_the_training_run(tmp_path):
     assert run_cli(["answers", str(path)]) == 0
     written = Run.open(tmp_path / "runs" / "tiny-answers")
     assert written.status().state == "done"
-    trained = verbs.train(path)
+    trained = api.train(path)
     for name in ("teacher", "targets"):
         assert written.read_answers(name) == trained.read_answers(name)
 
 
 def test_answers_of_a_recipe_that_reads_none_are_refused(tmp_path):
     with pytest.raises(Refusal, match="worth writing"):
-        verbs.answers(write_pair(tmp_path))
+        api.answers(write_pair(tmp_path))

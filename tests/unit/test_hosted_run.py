@@ -13,7 +13,7 @@ import pytest
 from test_routes_on_disk import losses_of, of_kind, weights_of
 
 from builders import prompt_row, write_rows
-from limbeck import verbs
+from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.errors import RecipeError, Refusal, Stopped
 from limbeck.recipe.evaluating import Evaluating
@@ -52,7 +52,7 @@ def test_a_hosted_teacher_of_another_family_teaches_and_is_asked_once(tmp_path):
     rows[0]["prompt"].insert(0, {"role": "system", "content": "Be brief."})
     with MisbehavingServer(told) as server:
         path = recipe(tmp_path, server, rows=rows, steps=8, evaluate_every=8, learning_rate=2e-2)
-        done = verbs.train(path)
+        done = api.train(path)
         assert len(server.seen) == 6 * 2 + 6  # six prompts twice, and six that are held out
         answers = done.read_answers("teacher")
         assert [row["label"] for row in answers] == [None] * 12
@@ -68,12 +68,12 @@ def test_a_hosted_teacher_of_another_family_teaches_and_is_asked_once(tmp_path):
         assert start["teacher"] == {"name": f"openai:tiny at {server.url}", "weights": None}
         assert any("spent 18 calls, 216 tokens" in event["text"] for event in of_kind(done, "note"))
         # another run of the workspace, here with another student, asks nothing
-        again = verbs.train(path, overrides=["name=again"])
-        other = verbs.train(path, overrides=["name=other", "student=run:tiny", "steps=1"])
+        again = api.train(path, overrides=["name=again"])
+        other = api.train(path, overrides=["name=other", "student=run:tiny", "steps=1"])
         assert len(server.seen) == 18
         assert weights_of(again) == weights_of(done) != weights_of(other)
         assert again.read_answers("teacher") == answers
-    verbs.train(path, overrides=["name=offline", "steps=1"])  # nor does it need the endpoint
+    api.train(path, overrides=["name=offline", "steps=1"])  # nor does it need the endpoint
 
 
 def test_answers_alone_are_what_training_learns(tmp_path):
@@ -81,7 +81,7 @@ def test_answers_alone_are_what_training_learns(tmp_path):
         path = recipe(tmp_path, server)
         assert run_cli(["answers", str(path)]) == 0
         assert len(server.seen) == 12
-        done = verbs.train(path)
+        done = api.train(path)
         assert len(server.seen) == 12 + 6
     for name in ("teacher", "targets"):
         assert done.read_answers(name) == run_of(tmp_path, "tiny-answers").read_answers(name)
@@ -137,8 +137,8 @@ def test_half_a_surrogate_pair_in_replies_is_labelled_and_breaks_no_file(tmp_pat
     rows = [prompt_row(f"word {number}") for number in range(6)]
     with MisbehavingServer(script) as server:
         path = recipe(tmp_path, server, rows=rows, held_out=str(tmp_path / "held.jsonl"), answers_per_prompt=1)
-        done = verbs.train(path)
-        worth = verbs.worth(path, Evaluating(name="asked", max_tokens=5, grader="contains"))
+        done = api.train(path)
+        worth = api.worth(path, Evaluating(name="asked", max_tokens=5, grader="contains"))
     assert done.status().state == "done"
     assert of_kind(done, "answers")[0]["left_out"] == {"bad-text": 2}
     assert [row["answer"] for row in done.read_answers("teacher") if row["label"]] == ["half \ud83d"] * 2
@@ -146,7 +146,7 @@ def test_half_a_surrogate_pair_in_replies_is_labelled_and_breaks_no_file(tmp_pat
     assert len(done.read_answers("held-out-teacher")) == 2
     failures = [row["failure"] for row in worth.read_answers("teacher")]
     assert sorted(failures, key=str) == [None, None, "bad-text"]
-    assert verbs.report("asked", tmp_path / "page.html", workspace=tmp_path).read_text(encoding="utf-8")
+    assert api.report("asked", tmp_path / "page.html", workspace=tmp_path).read_text(encoding="utf-8")
     assert run_cli(["show", "tiny", "--workspace", str(tmp_path)]) == 0
 
 
@@ -157,7 +157,7 @@ def test_without_any_text_to_held_out_prompts_there_is_nothing_to_measure(tmp_pa
         MisbehavingServer(lambda seen: "filtered" if seen.prompt == "held out" else told(seen)) as server,
         pytest.raises(Refusal, match="no-held-out-text"),
     ):
-        verbs.train(recipe(tmp_path, server, held_out=str(held)))
+        api.train(recipe(tmp_path, server, held_out=str(held)))
 
 
 @pytest.mark.report("HA-01")
@@ -202,13 +202,13 @@ def test_a_budget_holds_across_restarts_of_a_run_and_raising_it_goes_on(tmp_path
     with MisbehavingServer(told) as server:
         path = recipe(tmp_path, server, hosted={"max_calls": 7})
         with pytest.raises(Stopped, match=r"teacher\.budget"):
-            verbs.train(path)
+            api.train(path)
         run = run_of(tmp_path)
         with pytest.raises(Stopped, match="has spent 7 calls"):
-            verbs.resume(run.path)
+            api.resume(run.path)
         assert len(server.seen) == 7
         run.recipe_path.write_text(run.recipe_path.read_text().replace("max_calls: 7", "max_calls: 18"))
-        assert verbs.resume(run.path).status().state == "done"
+        assert api.resume(run.path).status().state == "done"
         assert len(server.seen) == 18
 
 
@@ -219,7 +219,7 @@ def test_an_endpoint_that_nobody_approved_gets_nothing_and_the_run_goes_on_once_
         run = run_of(tmp_path)
         assert run.status().state == "failed"
         run.recipe_path.write_text(run.recipe_path.read_text().replace("http://llm.example:8000/v1", server.url))
-        assert verbs.resume(run.path).status().state == "done"  # the alias says that it is the same endpoint
+        assert api.resume(run.path).status().state == "done"  # the alias says that it is the same endpoint
         assert len(server.seen) == 18
 
 
@@ -239,7 +239,7 @@ def test_a_run_that_is_killed_while_its_teacher_writes_goes_on_without_asking_tw
         killed = run_of(tmp_path)
         assert killed.status().state == "died"
         asked = len(server.seen)
-        done = verbs.resume(killed.path)
+        done = api.resume(killed.path)
         assert done.status().state == "done"
         questions = [(seen.prompt, seen.body["seed"]) for seen in server.seen]
         assert len(set(questions)) == 24 * 2 + 6
@@ -254,7 +254,7 @@ def test_on_policy_a_hosted_teacher_is_refused_at_once_with_the_route_that_it_ca
         path = write_pair(tmp_path)
         path.write_text(path.read_text().replace('teacher: "teacher"', "teacher: openai:tiny"))
         with pytest.raises(RecipeError, match="can write and cannot score") as refused:
-            verbs.train(path)
+            api.train(path)
         assert "route: off-policy" in str(refused.value)
         assert server.seen == []
     assert not (tmp_path / "runs").exists()
@@ -278,7 +278,7 @@ def test_what_an_api_refuses_can_be_left_out_of_the_requests(tmp_path):
     options = {"temperature": None, "seed": None, "reasoning_effort": "low"}
     with MisbehavingServer(lambda seen: http(completion(f"Answer {seen.number}"))) as server:
         path = recipe(tmp_path, server, hosted={"limit_name": "max_completion_tokens"}, teacher_options=options)
-        verbs.answers(path)
+        api.answers(path)
         body = server.seen[0].body
     assert body.keys() == {"model", "messages", "stream", "max_completion_tokens", "reasoning_effort"}
     assert len({row["answer"] for row in run_of(tmp_path, "tiny-answers").read_answers("teacher")}) == 12

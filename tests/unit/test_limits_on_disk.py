@@ -9,9 +9,9 @@ from test_driver import of_kind, result_of, run
 from test_routes_on_disk import Canned, with_writer
 
 from builders import CHATML, prompt_row, save_model, tiny_llama, tiny_tokenizer, write_rows
-from limbeck import verbs
-from limbeck.chat import Conversation
+from limbeck import api
 from limbeck.cli import run_cli
+from limbeck.conversation import Conversation
 from limbeck.errors import DataError, ModelError, RecipeError, UsageError
 from limbeck.models.save import weights_hash
 from limbeck.recipe.evaluating import Evaluating
@@ -40,7 +40,7 @@ def no_weights(monkeypatch):
         raise AssertionError("a weight was read")
 
     monkeypatch.setattr("limbeck.training.setup.load_model", refuse)
-    monkeypatch.setattr("limbeck.evaluation.answers.load_model", refuse)
+    monkeypatch.setattr("limbeck.evaluation.answering.answers.load_model", refuse)
 
 
 # -- prompts over the limit ------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_prompt_and_answer_fit_into_both_models_or_are_refused_at_the_start(
     with pytest.raises(ModelError, match=told):
         run(recipe)
     with pytest.raises(ModelError, match=rf"an answer up to 64; \S*{named} has {min(student, teacher)} positions"):
-        verbs.worth(recipe, Evaluating(max_tokens=64))
+        api.worth(recipe, Evaluating(max_tokens=64))
     assert not (tmp_path / "runs").exists()
 
 
@@ -136,10 +136,10 @@ def test_a_conversation_and_a_marked_answer_beyond_the_positions_are_refused(tmp
     with pytest.raises(DataError, match="tokens"):
         list(conversation.reply("x" * 60))
     asked = {"prompt": "hi", "answer": "x" * 20, "workspace": tmp_path}
-    assert verbs.mark(student, teacher, **asked, max_tokens=8, continue_from=3).continued is not None
+    assert api.mark(student, teacher, **asked, max_tokens=8, continue_from=3).continued is not None
     for more in ({"answer": "x" * 70}, {"continue_from": 18, "max_tokens": 40}):
         with pytest.raises(ModelError, match="has 64 positions"):
-            verbs.mark(student, teacher, **{**asked, **more})
+            api.mark(student, teacher, **{**asked, **more})
 
 
 @pytest.mark.report("LT-05")

@@ -12,7 +12,7 @@ import pytest
 
 from builders import prompt_row
 from limbeck.console import print_json
-from limbeck.report.talk import talk
+from limbeck.reporting.talk import talk
 from limbeck.runs.store import Run
 from pairs import write_pair
 

@@ -13,13 +13,13 @@ from peft import AutoPeftModelForCausalLM
 from safetensors import safe_open
 
 from builders import tiny_llama, tiny_tokenizer
-from limbeck import verbs
+from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.driver import resume_run, train_run
 from limbeck.errors import Refusal, Stopped, UsageError
 from limbeck.machine import use_machine
 from limbeck.models.load import load_generation_config, load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
 from limbeck.recipe.files import load_recipe
@@ -126,7 +126,7 @@ def test_the_students_base_as_teacher_is_held_once(tmp_path):
 
 @pytest.mark.report("LE-04", "LE-05")
 def test_an_exported_model_is_asked_stopped_and_answers_as_in_the_run(done, tmp_path):
-    folder = verbs.export(done.path, "merged", tmp_path / "out")
+    folder = api.export(done.path, "merged", tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     start, rows = of_kind(done, "start")[0], done.read_answers("prompts-held-out")[:5]
@@ -170,7 +170,7 @@ def test_an_exported_adapter_is_peft_s_with_the_runs_tokenizer(done, tmp_path, m
     assert settings["base_model_name_or_path"] == str((done.path.parent.parent / "student").resolve())
     AutoPeftModelForCausalLM.from_pretrained(tmp_path / "tiny-adapter")
     with pytest.raises(UsageError, match="exists"):
-        verbs.export(done.path, "adapter")
+        api.export(done.path, "adapter")
 
 
 def test_what_a_run_does_not_have_cannot_be_exported(tmp_path):
@@ -178,9 +178,9 @@ def test_what_a_run_does_not_have_cannot_be_exported(tmp_path):
         train(write(tmp_path / "run", steps=4, lora=None), listen=stopped_at(1))
     run = Run.open(tmp_path / "run" / "runs" / "tiny")
     with pytest.raises(UsageError, match=r"no model yet.*limbeck resume"):
-        verbs.export(run.path, "merged", tmp_path / "out")
+        api.export(run.path, "merged", tmp_path / "out")
     resume_run(run)
     with pytest.raises(UsageError, match="trained all weights and has no adapter"):
-        verbs.export(run.path, "adapter", tmp_path / "out")
-    verbs.export(run.path, "merged", tmp_path / "out")
+        api.export(run.path, "adapter", tmp_path / "out")
+    api.export(run.path, "merged", tmp_path / "out")
     assert (tmp_path / "out" / "config.json").is_file()

@@ -11,7 +11,7 @@ import pytest
 
 import limbeck
 from builders import prompt_row
-from limbeck import demo
+from limbeck import embedded
 from limbeck.cli import run_cli
 from limbeck.driver import train_run
 from limbeck.errors import Refusal, UsageError
@@ -20,7 +20,7 @@ from limbeck.runs.marks import BETAS, read_marks
 from pairs import write_pair
 
 ROOT = Path(__file__).parent.parent.parent
-PAIR = [str(Path(demo.__file__).parent / name) for name in ("student", "teacher")]
+PAIR = [str(Path(embedded.__file__).parent / name) for name in ("student", "teacher")]
 
 # The story of docs/marks.md: the answer is right but for month and day, which are turned round.
 PROMPT = (
@@ -70,7 +70,7 @@ def test_what_even_the_student_would_not_have_said_is_marked_too():
 
 def test_the_page_shows_what_the_command_prints(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    pair = ["src/limbeck/demo/student", "src/limbeck/demo/teacher"]
+    pair = ["src/limbeck/embedded/student", "src/limbeck/embedded/teacher"]
     assert run_cli(["mark", *pair, "--prompt", PROMPT, "--answer", ANSWER, "--continue-from", str(MONTH)]) == 0
     shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
     page = (ROOT / "docs" / "marks.md").read_text(encoding="utf-8")

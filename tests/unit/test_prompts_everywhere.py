@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, prompt_row, tiny_tokenizer, write_rows
-from limbeck import verbs
+from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.driver import train_run
 from limbeck.errors import DataError
@@ -108,9 +108,9 @@ def test_the_ids_of_a_prompt_are_the_same_in_every_place(tmp_path, seen, tokeniz
     assert {row["source"]: tuple(row["ids"]) for row in given.read_answers("prompts-train")} == train
     for asked in seen.values():
         asked.clear()
-    verbs.evaluate(practised.name, workspace=tmp_path)
+    api.evaluate(practised.name, workspace=tmp_path)
     assert seen["teacher"] >= set(held.values()) <= seen["student"]
-    exported = transformers.AutoTokenizer.from_pretrained(verbs.export(practised.path, output=tmp_path / "out"))
+    exported = transformers.AutoTokenizer.from_pretrained(api.export(practised.path, output=tmp_path / "out"))
     for number, row in enumerate(systems(6), start=1):
         turns = exported.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
         assert tuple(turns) == train[f"rows.jsonl:{number}"]
@@ -160,7 +160,7 @@ def test_plain_texts_are_read_untouched_without_a_template(tmp_path, settings):
     saved = transformers.AutoTokenizer.from_pretrained(done.model_path)
     asked = [{"role": "user", "content": stored[0]["prompt"]}]
     assert saved.apply_chat_template(asked, add_generation_prompt=True, return_dict=False) == stored[0]["ids"]
-    result = verbs.evaluate(done.name, workspace=tmp_path, options=Evaluating(max_tokens=8)).result()
+    result = api.evaluate(done.name, workspace=tmp_path, options=Evaluating(max_tokens=8)).result()
     assert result["prompts"]["num"] == len(done.read_answers("prompts-held-out"))
 
 
@@ -173,8 +173,8 @@ def test_the_template_of_a_file_is_in_everything_that_a_run_leaves(tmp_path):
     full = run(write_pair(tmp_path, **base, rows=rows), "name=full", "held_out=2")
     lora = run(tmp_path / "recipe.yaml", "name=lora", "held_out=2", "lora.rank=2")
     folders = [full.model_path, lora.model_path, lora.adapter_path]
-    folders += [verbs.export(full.path, "merged", tmp_path / "a"), verbs.export(lora.path, "merged", tmp_path / "b")]
-    folders += [verbs.export(lora.path, "adapter", tmp_path / "c")]
+    folders += [api.export(full.path, "merged", tmp_path / "a"), api.export(lora.path, "merged", tmp_path / "b")]
+    folders += [api.export(lora.path, "adapter", tmp_path / "c")]
     stored = [row for part in ("train", "held-out") for row in full.read_answers(f"prompts-{part}")]
     ids = next(row["ids"] for row in stored if row["source"] == "rows.jsonl:1")
     stop_ids = of_kind(full, "start")[0]["stop_ids"]

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from builders import CHATML, prompt_row, tiny_llama, tiny_tokenizer, write_rows
-from limbeck import driver, verbs
+from limbeck import api, driver
 from limbeck.cli import run_cli
 from limbeck.data import templates
 from limbeck.driver import resume_run, train_run
@@ -160,8 +160,8 @@ def test_with_no_checkpoint_left_it_is_said_what_is_wrong_with_each(tmp_path):
 KILLED = """
 import sys
 sys.path[:0] = [{tests!r}]
-from limbeck import verbs
-verbs.{call}
+from limbeck import api
+api.{call}
 """
 
 
@@ -366,7 +366,7 @@ def test_a_setting_that_defines_the_run_is_refused_with_both_values(halted, tmp_
     line = next(line for line in text.splitlines() if line.split(":")[0].strip() == name.rpartition(".")[2])
     going_on.recipe_path.write_text(text.replace(f"\n{line}\n", f"\n{line.partition(':')[0]}: {value}\n"))
     with pytest.raises(Refusal, match=re.escape(told)):
-        verbs.resume(going_on.path)
+        api.resume(going_on.path)
 
 
 @pytest.mark.report("CR-05")

@@ -11,7 +11,7 @@ from limbeck.errors import UsageError
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.parts import Hosted, Lora, OwnAnswers, PracticeGrowth, Sampling, WarmUp
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from misbehaving_server import MisbehavingServer, completion, http
 from pairs import write_pair
 

@@ -7,11 +7,12 @@ import torch
 from test_driver import of_kind, run, stopped_at
 
 from builders import tiny_llama, tiny_tokenizer
-from limbeck import verbs
+from limbeck import api
 from limbeck.driver import resume_run
 from limbeck.errors import RecipeError, Stopped
-from limbeck.models.load import LanguageModel, load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.language_model import LanguageModel
+from limbeck.models.load import load_model
+from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.rollouts.engine import Engine
@@ -73,7 +74,7 @@ def test_a_local_teacher_at_temperature_0_writes_the_likeliest_whatever_the_seed
     recipe = write_pair(tmp_path, **OFF_POLICY)
 
     def written(*overrides):
-        found = verbs.answers(recipe, overrides=[*overrides, "name=null"])
+        found = api.answers(recipe, overrides=[*overrides, "name=null"])
         return [row["answer"] for row in found.read_answers("teacher")]
 
     greedy = written("teacher_temperature=0")
@@ -108,10 +109,10 @@ def test_an_evaluation_at_temperature_0_or_next_to_it_is_greedy(tmp_path):
     found = []
     for number, options in enumerate(({}, {"seed": 9}, {"temperature": 1e-9, "seed": 4}, {"temperature": 1e-300})):
         asked = Evaluating(name=f"n{number}", max_tokens=6, grader="contains", **options)
-        evaluation = verbs.worth(recipe, asked)
+        evaluation = api.worth(recipe, asked)
         found.append([row["answer"] for alias in ("student", "teacher") for row in evaluation.read_answers(alias)])
     assert found[0] == found[1] == found[2] == found[3]
-    assert verbs.chat(str(tmp_path / "student"), ["hi"], temperature=1e-300) == verbs.chat(
+    assert api.chat(str(tmp_path / "student"), ["hi"], temperature=1e-300) == api.chat(
         str(tmp_path / "student"), ["hi"], temperature=0
     )
 

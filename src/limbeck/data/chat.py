@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import Faults, listing, named, places, shown
-from limbeck.data.rows import Message, Row, content_hash
+from limbeck.data.prompt import Prompt, Row, content_hash
 from limbeck.data.templates import (
     RENDER_ERRORS,
     Options,
@@ -26,32 +26,12 @@ from limbeck.data.templates import (
 )
 from limbeck.errors import DataError, Refusal
 
-__all__ = ["Prompt", "RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
+__all__ = ["RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
 _NUM_TOKENISED_AT_ONCE = 1000
 # A text longer than both is measured by its beginning first; few texts but blanks have so many characters in a token.
 _CHARACTERS_AT_ONCE = 2**18
 _CHARACTERS_PER_TOKEN = 64
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A rendered prompt. `occurrence` counts the earlier prompts of the same rendering that have the same ids."""
-
-    ids: tuple[int, ...]
-    text: str
-    messages: tuple[Message, ...]
-    content_hash: str
-    occurrence: int
-    source: str
-    reference: str | None
-    extra: Mapping[str, object]
-    others: tuple[str, ...] = ()
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        """All reference answers of the row; none where it has none."""
-        return () if self.reference is None else (self.reference, *self.others)
 
 
 @dataclass(frozen=True)

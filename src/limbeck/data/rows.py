@@ -16,18 +16,17 @@ supervised training learns the first. Every other column is kept in `Row.extra`.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 from limbeck.data.faults import Faults, named, shown
 from limbeck.data.jsonl import read_bytes, read_values
+from limbeck.data.prompt import Message, Row
 from limbeck.errors import DataError
 
-__all__ = ["Message", "Row", "RowSet", "content_hash", "read_rows"]
+__all__ = ["RowSet", "read_rows"]
 
 _ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
 _FROM_VALUE_ROLES = {**_ROLES, "human": "user", "gpt": "assistant"}
@@ -36,30 +35,6 @@ _REFERENCES = ("completion", "answer", "ideal", "response")
 # A template would need these to write the prompt that the row means; left out, the prompt would be another one.
 _UNSUPPORTED_COLUMNS = ("tools", "functions", "images", "documents")
 _UNSUPPORTED_KEYS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
-
-
-@dataclass(frozen=True)
-class Message:
-    role: str
-    content: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A prompt: messages that end with a user turn. `source` is file and line, `extra` the columns not read.
-
-    `others` are reference answers that are as right as the first.
-    """
-
-    messages: tuple[Message, ...]
-    reference: str | None
-    source: str
-    extra: Mapping[str, object] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
-
-    @cached_property
-    def content_hash(self) -> str:
-        return content_hash(self.messages)
 
 
 @dataclass(frozen=True)
@@ -95,12 +70,6 @@ def read_rows(path: Path | str, known: Faults | None = None) -> RowSet:
             fix='Write rows such as {"prompt": "..."} into it, one a line.',
         )
     return RowSet(rows, hashlib.sha256(data).hexdigest(), (*_form_notes(readers), *_notes(rows)))
-
-
-def content_hash(messages: Sequence[Message]) -> str:
-    """SHA-256 (hex) of roles and contents: the same for the same conversation, however its row was written."""
-    canonical = json.dumps([[message.role, message.content] for message in messages], separators=(",", ":"))
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def _notes(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limbeck.data.faults import places
-from limbeck.data.rows import Row, read_rows
+from limbeck.data.prompt import Row
+from limbeck.data.rows import read_rows
 from limbeck.errors import DataError
 
 __all__ = ["Split", "split_held_out"]

@@ -5,35 +5,18 @@ A target is a prompt as it comes in production, then the answer as it stands, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase as Tokenizer
-
-from limbeck.data.chat import Prompt, tokenise
+from limbeck.data.chat import tokenise
+from limbeck.data.dialogue import Dialogue
 from limbeck.data.faults import Faults, listing, named, places
-from limbeck.data.rows import Row, content_hash
+from limbeck.data.prompt import Prompt, Row, Targets, content_hash
 from limbeck.data.stops import StopSet
 from limbeck.errors import DataError
 
-__all__ = ["Targets", "given_answers", "make_targets", "rows_to_learn", "without_held_out"]
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Prompts in the order of their rows, and the ids of each answer; `weight` is that of a token in the loss."""
-
-    prompts: tuple[Prompt, ...]
-    answers: Mapping[tuple[str, int], tuple[int, ...]]
-    weight: float = 1.0
-
-    def answer_to(self, prompt: Prompt) -> tuple[int, ...]:
-        return self.answers[prompt.content_hash, prompt.occurrence]
-
-    @property
-    def longest_answer(self) -> int:
-        return max(map(len, self.answers.values()))
+__all__ = ["given_answers", "make_targets", "rows_to_learn", "without_held_out"]
 
 
 def rows_to_learn(
@@ -74,9 +57,9 @@ def without_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> tuple[tupl
     return kept, (f"Left out, since their prompts are held out: {places(left_out)}.",) if left_out else ()
 
 
-def given_answers(prompts: Sequence[Prompt], tokenizer: Tokenizer, stop: StopSet) -> Targets:
+def given_answers(prompts: Sequence[Prompt], dialogue: Dialogue) -> Targets:
     """The references of prompts as targets. Raises DataError for an answer that a stop token cuts in two."""
-    targets = make_targets(prompts, tokenizer, stop, [False] * len(prompts))
+    targets, stop = make_targets(prompts, dialogue, [False] * len(prompts)), dialogue.stop
     cut = [prompt.source for prompt in targets.prompts if holds_stop(targets.answer_to(prompt), stop)]
     if cut:
         raise DataError(
@@ -88,12 +71,13 @@ def given_answers(prompts: Sequence[Prompt], tokenizer: Tokenizer, stop: StopSet
     return targets
 
 
-def make_targets(prompts: Sequence[Prompt], tokenizer: Tokenizer, stop: StopSet, cut_off: Sequence[bool]) -> Targets:
+def make_targets(prompts: Sequence[Prompt], dialogue: Dialogue, cut_off: Sequence[bool]) -> Targets:
     """Tokenises the reference of each prompt; one that is not cut off gets the stop token.
 
     The prompt's ids stay what they are. The answer's are those of the whole text where it begins with the prompt's
     ids, so that a blank between the two is cut as usual, and those of the answer alone elsewhere.
     """
+    tokenizer, stop = dialogue.tokenizer, dialogue.stop
     texts = [prompt.reference or "" for prompt in prompts]
     whole = tokenise([prompt.text + text for prompt, text in zip(prompts, texts, strict=True)], tokenizer)
     alone = tokenise(texts, tokenizer)

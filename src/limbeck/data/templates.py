@@ -22,7 +22,7 @@ import jinja2.meta
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import nearest
-from limbeck.data.rows import Message
+from limbeck.data.prompt import Message
 from limbeck.errors import RecipeError, Refusal
 
 __all__ = [

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.errors import Refusal
-from limbeck.evaluation.answers import answer_prompts, text_of
-from limbeck.evaluation.graders import grade
-from limbeck.evaluation.grading import choose_measure
-from limbeck.evaluation.held_out import TextMeasure, measure_lengths, measure_text
-from limbeck.evaluation.statistics import mean_score
+from limbeck.evaluation.answering.answers import answer_prompts, text_of
+from limbeck.evaluation.answering.held_out import TextMeasure, measure_lengths, measure_text
+from limbeck.evaluation.deciding.statistics import mean_score
+from limbeck.evaluation.grading.graders import grade
+from limbeck.evaluation.grading.grading import choose_measure
 from limbeck.objectives.divergence import Objective
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
@@ -135,7 +135,7 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
     log("phase", phase="teacher answers held-out prompts")
     if recipe.scores and models.teacher is not None and models.teacher_writing is not None:
         texts = answer_prompts(
-            make_engine(models.teacher, models.teacher_writing, material, recipe),
+            make_engine(models.teacher, models.teacher_writing, material.dialogue, recipe),
             prompts,
             max_new_tokens=material.answer_limit,
             sampling=Sampling(),
@@ -146,7 +146,7 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
         asked = ask_teacher(run, log, recipe, material, models, prompts, 1)
         prompts, asked = _with_text(prompts, asked, log)
         texts = as_student_reads(asked, prompts, material)
-    student = make_engine(models.student, models.student_writing, material, recipe)
+    student = make_engine(models.student, models.student_writing, material.dialogue, recipe)
     run.write_answers(HELD_OUT_TEACHER, answer_rows(student, prompts, texts))
     return HeldOut(prompts, tuple(texts))
 

@@ -15,23 +15,24 @@ from typing import Any, Literal
 
 from limbeck.data.chat import key_of, prompts_hash
 from limbeck.data.faults import Faults
-from limbeck.data.rows import Row, read_rows
+from limbeck.data.prompt import Row
+from limbeck.data.rows import read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.answers import Answering, Log, answer_side, labels_of
-from limbeck.evaluation.behind_api import answer_hosted, hosted_settings, settings_of_recipe
-from limbeck.evaluation.distance import distances
-from limbeck.evaluation.graders import chrf
-from limbeck.evaluation.grading import Measure, choose_measure, grade_answers
-from limbeck.evaluation.judging import ALIAS, find_judge, judge_pairs
-from limbeck.evaluation.result import Evaluated, compared_pairs, result_of
-from limbeck.evaluation.sides import Named, Role, Side, all_sides, ask_once
+from limbeck.evaluation.answering.answers import Answering, Log, answer_side, labels_of
+from limbeck.evaluation.answering.distance import distances
+from limbeck.evaluation.answering.hosted import answer_hosted, hosted_settings, settings_of_recipe
+from limbeck.evaluation.answering.sides import Named, Role, Side, all_sides, ask_once
+from limbeck.evaluation.deciding.result import Evaluated, compared_pairs, result_of
+from limbeck.evaluation.grading.graders import chrf
+from limbeck.evaluation.grading.grading import Measure, choose_measure, grade_answers
+from limbeck.evaluation.grading.judging import ALIAS, find_judge, judge_pairs
 from limbeck.machine import use_machine
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.recipe.grader import GraderSettings
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import Evaluation, open_evaluation
 from limbeck.runs.store import Run
 

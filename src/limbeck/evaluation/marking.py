@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.data.chat import Prompt
-from limbeck.models.load import LanguageModel
+from limbeck.data.prompt import Prompt
+from limbeck.models.language_model import LanguageModel
 from limbeck.models.pieces import token_pieces
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.forms import FLOOR_NATS, direct_value_and_gradient

@@ -11,24 +11,24 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from limbeck.data.rows import Message, Row
+from limbeck.data.prompt import Message, Row
 from limbeck.data.targets import make_targets
 from limbeck.errors import Refusal, UsageError
+from limbeck.evaluation.answering.sides import NO_LIMIT, refuse_too_long
 from limbeck.evaluation.marking import mark_answers, nearest_beta
-from limbeck.evaluation.sides import NO_LIMIT, refuse_too_long
 from limbeck.machine import use_machine
-from limbeck.models.load import LanguageModel, load_model
+from limbeck.models.language_model import LanguageModel
+from limbeck.models.load import load_model
 from limbeck.models.refs import ModelRef
 from limbeck.objectives.divergence import Objective
 from limbeck.recipe.files import load_recipe
-from limbeck.recipe.schema import Recipe
-from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import choose_method
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.runs.marks import Continued, MarkSheet
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
+from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
 
 __all__ = ["mark_prompt", "recipe_of_pair"]
@@ -100,7 +100,7 @@ def mark_prompt(
     row = Row(messages, answer, "the prompt")
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
-    targets = None if answer is None else make_targets([asked], pair.tokenizer, pair.stop, [False]).answer_to(asked)
+    targets = None if answer is None else make_targets([asked], pair.dialogue, [False]).answer_to(asked)
     longest = max_tokens if targets is None else len(targets)
     if continue_from is not None:
         longest = max(longest, continue_from + max_tokens)
@@ -114,7 +114,12 @@ def mark_prompt(
         written = Completion(targets, (), False)
     refuse_unshared([replace(asked, ids=(*asked.ids, *written.ids))], pair)
     marked = mark_answers(
-        student, LocalTeacher(teacher), [asked], [written], temperature=objective.temperature, pad_id=pair.pad_id
+        student,
+        LocalTeacher(teacher),
+        [asked],
+        [written],
+        temperature=objective.temperature,
+        pad_id=pair.dialogue.pad_id,
     )
     sheet = MarkSheet(recipe.student, teacher.name, pair.student_ref.step, nearest_beta(objective), marked)
     if continue_from is None:
@@ -138,6 +143,6 @@ def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageMod
 
 def _write(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
     """The likeliest tokens after `ids`."""
-    writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.pad_id)
-    engine = Engine(model, stop_ids=pair.stop.ids, pad_id=pair.pad_id, num_slots=1, way=writing.way)
+    writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
+    engine = engine_for(model, pair.dialogue, writing.way, num_slots=1)
     return engine.generate([Request(ids, 0, max_tokens)], GREEDY)[0]

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from limbeck.errors import ModelError
-from limbeck.models.load import LanguageModel
+from limbeck.models.language_model import LanguageModel
 from limbeck.models.save import unfinished, weights_hash
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.cache_utils import Cache
 
-__all__ = ["NEVER_SEEN", "ContextCache", "LayerKinds", "attention_mask", "kinds_of"]
+__all__ = ["NEVER_SEEN", "ContextCache", "ExplicitCache", "LayerKinds", "Unsuitable", "attention_mask", "kinds_of"]
 
 # The position of a key that belongs to nobody.
 NEVER_SEEN = 1 << 40
@@ -65,7 +65,34 @@ def attention_mask(
     return {"full_attention": additive(later_BTK), "sliding_attention": sliding}
 
 
-class ContextCache(Cache):
+class Unsuitable(Exception):
+    """An architecture asks more of its cache than keys and values at explicit positions; `str` says what."""
+
+
+class _NoLayers(list[Any]):
+    """The layers of a cache that keeps none of transformers' own; whoever asks for one keeps a state of its own."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise Unsuitable("it reads the layers of its cache")
+
+
+class ExplicitCache(Cache):
+    """A cache of keys and values whose positions are always given, so that nothing is inferred from its length."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.layers = _NoLayers()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise Unsuitable(f"it asks its cache for {name}")
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0  # a model must not add an offset of its own to the positions
+
+
+class ContextCache(ExplicitCache):
     """Puts the keys and values of a context that was read before in front of a pass's own, and keeps both.
 
     Differentiable: what the rows learn about a context that they share is summed where the context was read.
@@ -73,7 +100,7 @@ class ContextCache(Cache):
 
     def __init__(self, context: ContextCache | None = None, row_B: Tensor | None = None) -> None:
         """`row_B` says which row of `context` each row of the next pass goes on from."""
-        super().__init__(layers=[])
+        super().__init__()
         self._context = context
         self._row_B = row_B
         self.stored: list[tuple[Tensor, Tensor]] = []
@@ -89,9 +116,6 @@ class ContextCache(Cache):
             both = (torch.cat([rows[0], key_states], dim=2), torch.cat([rows[1], value_states], dim=2))
         self.stored.append(both)
         return both
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0  # positions are always explicit; a model must not add an offset of its own
 
 
 def _rows(stored: Tensor, row_B: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from limbeck.models.load import LanguageModel, without_progress_bars
+from limbeck.models.language_model import LanguageModel
+from limbeck.models.load import without_progress_bars
 
 __all__ = ["save_model", "unfinished", "weights_hash", "write_manner"]
 

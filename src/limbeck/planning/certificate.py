@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from limbeck.data.batch import TokenBatch, collate
-from limbeck.data.chat import Prompt
-from limbeck.evaluation.answers import answer_prompts
-from limbeck.models.load import LanguageModel
+from limbeck.data.prompt import Prompt
+from limbeck.evaluation.answering.answers import answer_prompts
+from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.divergence import Objective, evaluate
 from limbeck.objectives.fused import Head, Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from limbeck.data.chat import Template
+from limbeck.data.templates import Template
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
 from limbeck.planning.certificate import Finding, certify
 from limbeck.planning.memory import MemoryPlan, plan_for, refuse_if_too_large
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.probe import WritingMethod
 from limbeck.routes.off_policy import describe_objective, objective_of
 from limbeck.training.material import Material, prepare_material
@@ -68,7 +68,7 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     findings = certify(
         models.student,
         models.teacher,
-        make_engine(models.student, models.student_writing, plan.material, recipe),
+        make_engine(models.student, models.student_writing, plan.material.dialogue, recipe),
         plan.material.train.prompts,
         objective_of(recipe),
         chunk_tokens=recipe.chunk_tokens,

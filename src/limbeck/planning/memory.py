@@ -16,7 +16,7 @@ from limbeck.machine import Machine
 from limbeck.models.adapters import body_layers
 from limbeck.models.load import load_config
 from limbeck.models.refs import ModelRef
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.training.material import Material
 from limbeck.training.setup import shares_base
 

@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from limbeck.errors import RecipeError
 from limbeck.recipe.parts import Settings
+from limbeck.recipe.recipe import Recipe
 from limbeck.recipe.rules import NO_CROSS_ENTROPY, OBJECTIVES_OF
-from limbeck.recipe.schema import Recipe
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 

@@ -26,7 +26,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
 from limbeck.recipe.kinds import Text
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 
 __all__ = [
     "LoadedRecipe",

@@ -1,210 +1,216 @@
-"""Every setting of a run. Each field says what it means, which routes use it, how to choose it, its default and why.
-
-A setting that is not used is refused, not ignored. Nothing here imports torch.
-"""
+"""What a run learns, and from whom: the first half of a recipe's settings."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from limbeck.recipe import kinds, rules
-from limbeck.recipe.grader import GraderText
-from limbeck.recipe.parts import Lora
-from limbeck.recipe.teaching import Teaching
+from limbeck.recipe.parts import Hosted, OwnAnswers, PracticeGrowth, Sampling, Settings, WarmUp
 
-__all__ = ["Recipe"]
+__all__ = ["Teaching"]
 
 
-class Recipe(Teaching):
-    """The settings of one run: what it learns, then how."""
+class Teaching(Settings):
+    """Route, models, prompts, objective, and what the student and the teacher write."""
 
-    lora: Annotated[Lora | None, "null, or rank and alpha"] = None
-    """Trains small adapters beside all linear layers of the student's body, never at embedding or output head, and
-    leaves its own weights alone; {} turns it on, null trains all weights. The result is saved both ways: adapter/ in
-    peft's format, model/ with the adapters merged into the weights.
-    Choose: Turn it on where gradients and optimizer of all weights do not fit into memory, or where you want one base
-    with many small adapters.
-    Why: all weights can learn more than a part of them, and nothing is left to merge.
+    route: Literal["on-policy", "off-policy", "supervised"] = "on-policy"
+    """The way to train. on-policy: the student writes practice answers and the teacher scores each token. off-policy:
+    the teacher writes answers once, and the student learns from them. supervised: the student learns the answers that
+    stand beside the prompts.
+    Choose: on-policy if the teacher is here and shares the student's vocabulary; off-policy for any other teacher;
+    supervised for your own style, from a distilled student.
+    Why: the student learns from its own mistakes, which a teacher's answers never show (Agarwal et al. 2024).
     """
 
-    learning_rate: kinds.PositiveShare = Field(
-        default_factory=lambda settings: 1e-5 if settings.get("lora") is None else 1e-4
+    student: kinds.ModelText
+    """The small model that learns: a hub id, a folder, a file.gguf, run:NAME to go on from a run (run:NAME@STEP from
+    one of its checkpoints), or previous: the stage before in `limbeck train FIRST SECOND`.
+    Choose: The largest model whose price and speed you can live with, of the teacher's family.
+    Why: it is your decision.
+    """
+
+    teacher: kinds.TeacherText = kinds.taught(None)
+    """The large model: on-policy it scores every token of the student's practice answers, off-policy it writes the
+    answers. Named as the student is, or openai:MODEL for one behind a chat API, off-policy alone.
+    Choose: A model that clearly beats the student on your prompts. On-policy, and off-policy for any objective but
+    cross_entropy, it must split text into the same tokens.
+    Why: it is your decision; supervised training has none.
+    """
+
+    prompts: kinds.PathText
+    """The file of prompts. A relative path starts at the folder of the recipe.
+    Choose: Prompts as they come in production; a thousand or more if you have them. Only supervised training needs an
+    answer beside each.
+    Why: they are yours.
+    """
+
+    held_out: kinds.HeldOut = 0.1
+    """The prompts that are never practised and tell whether the student improved: a share, a count, a file.
+    Choose: At least 100 prompts if you can; with fewer, only large improvements can be told from luck.
+    Why: a tenth leaves most of the prompts for practice.
+    """
+
+    objective: Annotated[
+        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(rules.objective_fits)
+    ] = kinds.taught(
+        default_factory=lambda settings: "divergence" if settings.get("route") == "on-policy" else "cross_entropy"
     )
-    """The step size of AdamW.
-    Choose: A third or three times of it are worth 20 steps each. Halve it when the loss rises.
-    Why: 1e-5 for all weights, the middle of what published on-policy runs use (1e-6 to 5e-5); 1e-4 with lora, as in the
-    Tinker cookbook's on-policy runs: adapters want about ten times the rate (LoRA Without Regret, 2025).
+    """What is minimised at each token. cross_entropy: -log of the student's probability of the teacher's text,
+    off-policy only. divergence: a generalized Jensen-Shannon divergence, chosen by beta. kl_mix:
+    forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets:
+    temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015).
+    Choose: divergence. kl_mix if the student must learn words that it thinks impossible. Off-policy, cross_entropy
+    works for any pair; with one vocabulary a divergence tells the student more at each token.
+    Why: divergence on-policy, which holds both KL directions as its ends (Agarwal et al. 2024); cross_entropy
+    off-policy, which any teacher allows (Kim and Rush 2016).
     """
 
-    warmup_steps: Annotated[kinds.CountOrZero, AfterValidator(rules.rate_arrives)] = Field(
-        default_factory=lambda settings: min(10, settings.get("steps", 200) // 10)
+    beta: kinds.Share = kinds.taught(
+        default_factory=lambda settings: (
+            0.0 if (settings["route"], settings["objective"]) == ("off-policy", "divergence") else 1.0
+        )
     )
-    """Over how many first steps the learning rate rises to its full value; fewer than steps.
-    Choose: 10. The optimizer's averages need some steps before they can be trusted.
-    Why: 10, or a tenth of steps where that is less, so that a short run too reaches its learning rate.
+    """Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + (1-beta)·KL(student‖m).
+    The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is KL(student‖teacher), the reverse KL. Other tools
+    may count the other way round.
+    Choose: 0: cover everything the teacher might say. 1: commit to what it likes most. Between them a mix, in which
+    only exactly 0 teaches a token that the student thinks impossible.
+    Why: 1 on-policy: a small student cannot cover all that a large teacher might say (Gu et al. 2024); 0 off-policy,
+    where the text is the teacher's.
     """
 
-    decay_share: kinds.Share = 0.2
-    """Over which last share of the steps the learning rate falls to 0, in a straight line.
-    Choose: 0.2; 0 if you mean to go on from this run.
-    Why: constant for most of the run, so that it can be made longer, and a fall that settles the weights.
+    scale: Literal["unit", "gkd"] = kinds.taught("unit")
+    """The size of the divergence between the ends of beta. gkd: the published number. unit: that divided by
+    beta·(1-beta), so that the loss does not shrink near the ends, where it joins the two KLs.
+    Choose: unit, unless you compare with a published run.
+    Why: turning beta then changes the kind of pull and not its strength.
     """
 
-    weight_decay: kinds.Share = 0.0
-    """How strongly AdamW pulls the weights towards 0 (Loshchilov and Hutter 2019).
-    Choose: 0. A pull towards 0 is a pull away from the model you started with.
-    Why: the student starts from a good model.
+    forward_weight: kinds.Share = kinds.taught(0.5)
+    """The weight w of w·KL(teacher‖student) + (1-w)·KL(student‖teacher).
+    Choose: 0.5; higher if the student leaves things out, lower if it rambles.
+    Why: both directions alike.
     """
 
-    max_grad_norm: kinds.Positive = 1.0
-    """Gradients longer than this are shortened to it (Pascanu et al. 2013).
-    Choose: 1. Lower it if the alerts report single large gradients.
-    Why: published on-policy runs use it.
+    temperature: kinds.Positive = kinds.taught(1.0)
+    """Divides the logits of both models before the loss. Drawing tokens has its own: sampling.temperature.
+    Choose: 1. For soft_targets 2 to 4, which shows the student the teacher's second and third thoughts.
+    Why: the student is compared with the teacher as both are (Agarwal et al. 2024).
     """
 
-    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.not_with_lora)] = "float32"
-    """The number format in which the student computes. Its weights and the loss are float32 either way; bf16-mixed
-    writes, reads and differentiates with copies rounded to bfloat16.
-    Choose: bf16-mixed where `limbeck doctor` says that the machine has bfloat16: several times as fast.
-    Why: practice answers are then the same for any number of slots and any order of the batch.
+    max_practice_tokens: kinds.Count = kinds.practised(256)
+    """The longest practice answer, in tokens. What is longer is cut off and trained on as far as it goes.
+    Choose: Just above the length of most of your teacher's answers: the main lever on time and memory.
+    Why: holds a short answer, and beginnings alone teach much (2602.15260).
     """
 
-    teacher_dtype: Literal["float32", "bfloat16"] = kinds.taught(
-        default_factory=lambda settings: "bfloat16" if settings.get("precision") == "bf16-mixed" else "float32"
+    practice_growth: Annotated[PracticeGrowth | None, "null, or start and until"] = kinds.practised(None)
+    """Lets the longest practice answer grow during the run; null keeps it at max_practice_tokens.
+    Choose: Turn it on for limits over some 500 tokens, to save time and keep a weak student from rambling.
+    Why: one thing less that changes during a run.
+    """
+
+    sampling: Annotated[Sampling, "temperature, top_p and top_k"] = kinds.practised(Sampling())
+    """How the student draws the tokens of its practice answers.
+    Choose: Leave it alone: practice should be what the student would write.
+    Why: the student's own distribution, unchanged (Agarwal et al. 2024).
+    """
+
+    steps: kinds.Count = 200
+    """How many times the student is updated.
+    Choose: Most of the gain comes in the first 50 to 100 steps; go on while the held-out loss falls.
+    Why: published repairs of a fine-tuned model take about 100 steps (Tinker cookbook); this leaves room.
+    """
+
+    prompts_per_step: kinds.Count = 32
+    """How many prompts the student answers before each update; on the other routes, how many answers it reads.
+    Choose: 32 to 128. More makes a step steadier and slower.
+    Why: a size for one machine; published runs use 64 to 1024 (thunlp 64, NeMo-RL 128).
+    """
+
+    answers_per_prompt: kinds.Count = kinds.taught(
+        default_factory=lambda settings: 4 if settings.get("route") == "off-policy" else 1
     )
-    """The number format of the teacher's weights; what it says of a text is turned into float32 either way. On a CPU a
-    bfloat16 teacher is compared with itself in float32 first, and float32 is kept where they differ.
-    Choose: bfloat16 if the teacher does not fit into memory: half the bytes, a slightly rounded teacher.
-    Why: the teacher as exact as the student: float32, or bfloat16 with precision bf16-mixed.
+    """On-policy, how many practice answers the student writes for each prompt of a step; off-policy, how many answers
+    the teacher writes to each prompt, once.
+    Choose: 1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.
+    Why: 1 on-policy, where new prompts teach more; 4 off-policy, where each answer is read again in every epoch.
     """
 
-    max_prompt_tokens: kinds.Count = 1024
-    """The longest prompt, in tokens, after the chat template.
-    Choose: Above your longest prompt; it bounds the memory that a step needs.
-    Why: holds a support ticket with its history.
+    on_policy_share: Annotated[kinds.PositiveShare, AfterValidator(rules.share_is_some)] = kinds.practised(1.0)
+    """Which share of a step's prompts the student answers itself. For the others it reads answers that the teacher
+    wrote before training (warmup.answers_per_prompt of them to each prompt, 1 without a warm-up).
+    Choose: 1; 0.5 to 0.8 if practice answers grow and go in circles.
+    Why: what the student writes itself is what it has to learn to write (Agarwal et al. 2024).
     """
 
-    long_prompts: Literal["refuse", "skip"] = "refuse"
-    """A prompt longer than max_prompt_tokens is never cut: refuse stops at its row, skip leaves it out and counts.
-    Choose: skip once you have seen which rows are too long and can do without them.
-    Why: leaving rows out is your decision.
+    warmup: Annotated[
+        WarmUp | None, AfterValidator(rules.practice_follows), "null, or steps and answers_per_prompt"
+    ] = kinds.practised(None)
+    """First steps on the teacher's answers, before practice begins; warmup_steps is about the learning rate.
+    Choose: Turn it on if the student and the teacher hardly agree, or the student does not know how to stop.
+    Why: a student of the teacher's family seldom needs it.
     """
 
-    bad_rows: Literal["refuse", "skip"] = "refuse"
-    """A row of prompts that cannot be used as it stands (no text, an unknown role, turns that the template refuses, no
-    answer to learn): refuse stops and lists all of them, skip leaves them out, lists and counts them.
-    Choose: skip once you have seen the list and can do without these rows.
-    Why: leaving rows out is your decision.
+    own_answers: Annotated[OwnAnswers | None, "null, or file and weight"] = kinds.taught(None)
+    """Answers that people wrote, learnt by cross-entropy beside what the teacher says.
+    Choose: Only answers as good as the teacher's. For style alone, a supervised stage afterwards does more.
+    Why: distillation needs no human answers.
     """
 
-    template: Annotated[kinds.Text, "student, teacher, none, or the path of a template file"] = "student"
-    """Whose chat template turns messages into text. Where the teacher scores tokens, both models read this text; where
-    it only writes answers (cross_entropy), it is asked in its own template. A relative path starts at the recipe's
-    folder. none: each prompt is one plain text.
-    Choose: student, since that is how the student will be asked in production; teacher makes both alike; none for a
-    base model that goes on with texts.
-    Why: the student will be asked in it.
+    train_on: Literal["last_turn", "all_turns"] = "last_turn"
+    """Which assistant turns of a conversation are learnt: the last, or each of them, each in a row of its own.
+    Choose: all_turns if every assistant turn is as you want it.
+    Why: the last turn is the answer that a row is about.
     """
 
-    template_options: kinds.Options = Field({})
-    """Values handed to the chat template, for example enable_thinking: false.
-    Choose: Set what you will set in production. A teacher that is asked in another template does not get them.
-    Why: the template's own defaults.
+    max_teacher_tokens: kinds.Count = kinds.taught(512)
+    """The longest answer that the teacher writes to train on, in tokens. One that is cut off there is not learnt.
+    Choose: Above the longest answer that you want; `limbeck answers` tells how many are cut off.
+    Why: room for an answer that ends by itself.
     """
 
-    micro_batch_tokens: kinds.Count = 4096
-    """How many tokens, padding included, go through a model at once while scoring and updating.
-    Choose: Lower if memory is short: on a CPU a quarter of it changes the time of a step by less than a tenth.
-    It never changes the loss.
-    Why: fits a small pair on a laptop.
+    teacher_temperature: kinds.TeacherTemperature = kinds.taught(0.7)
+    """Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.
+    Choose: 0.7 to 1 for several answers to a prompt; 0 for one.
+    Why: different answers to one prompt with few slips.
     """
 
-    slots: kinds.Count = 32
-    """How many practice answers are written at the same time.
-    Choose: As many as memory allows; it changes speed and memory, and the answers by rounding at most.
-    Why: one step of the default prompts_per_step in one go.
+    teacher_examples: Annotated[kinds.Text | None, "null, or the path of a file"] = kinds.taught(None)
+    """Rows with answers that the teacher is shown before each prompt, as turns of the conversation. They are never
+    learnt, and no held-out row is among them.
+    Choose: Two to five answers of your team, if the teacher does not answer as you want from the prompt alone.
+    Why: a teacher that needs no example costs less.
     """
 
-    chunk_tokens: kinds.Count = 128
-    """For how many tokens at once the probabilities of the whole vocabulary are held in memory.
-    Choose: Lower if memory is short; on a GPU with room, 512 keeps it busier. It never changes the loss.
-    Why: nearly as fast as more on a CPU, in a quarter of the memory of 512.
-    """
-
-    activation_checkpointing: Annotated[bool, "true or false"] = False
-    """Keep only what goes into each layer of the student and compute the rest again for the gradient.
-    Choose: true where activations are the largest part of the memory: a third more computing in the update.
-    Why: memory is rarely what is short for a small student.
-    """
-
-    evaluate_every: kinds.Count = 20
-    """After how many steps the student is compared with the teacher on held-out prompts.
-    Choose: So that you see about ten points in a run.
-    Why: ten points in the default 200 steps.
-    """
-
-    held_out_sample: kinds.Count = 64
-    """How many held-out prompts each of these comparisons uses, always the same ones.
-    Choose: More gives a steadier curve and takes longer. All held-out prompts if there are fewer.
-    Why: a small share of a step's time at the default evaluate_every.
-    """
-
-    grader: GraderText = None
-    """How answers to held-out prompts are graded: by limbeck worth and eval, and during the run. A row's own column
-    grader goes before it; null goes by the form of each row's reference answer.
-    Choose: Say it once you know how an answer is judged; a verdict stands on it.
-    Why: the form of a reference tells numbers, JSON and short texts apart.
-    """
-
-    keep: Literal["best", "last"] = Field(
-        default_factory=lambda settings: "last" if settings.get("grader") is None else "best"
+    hosted: Annotated[Hosted, "the address of a chat API, prices, caps and limits of the calls"] = kinds.hosted_only(
+        default_factory=Hosted
     )
-    """Which step's student the run hands over. best: of the steps after which the held-out sample was graded, the one
-    with the highest grade, and the later of two alike. last: the last step's.
-    Choose: best with a grader that you trust and a held_out_sample of 100 or more; a small sample picks by luck.
-    Why: best with a grader, for then the run knows what better means; else last.
+    """Where a teacher openai:MODEL is, what it may cost and how it is asked. Its key comes from the environment.
+    Choose: base_url and one of the caps; see docs/hosted-teachers.md.
+    Why: the settings of each part.
     """
 
-    seed: kinds.CountOrZero = 0
-    """The number from which all randomness of the run follows.
-    Choose: Any. Two runs that differ in the seed alone show how much of a difference is luck.
-    Why: a run can be repeated without asking for it.
+    teacher_options: kinds.Options = kinds.hosted_only({})
+    """Further fields of a request to openai:MODEL, such as top_p: 0.9; null takes out temperature or seed.
+    Choose: What you would send by hand. Some models refuse a temperature or a seed.
+    Why: the API's own defaults.
     """
 
-    name: kinds.RunName = None
-    """The name of the run and of its folder.
-    Choose: Leave it out and get one like calm-otter-17.
-    Why: a new name for each run.
-    """
+    @field_validator("*", mode="before")
+    @classmethod
+    def _has_an_effect(cls, value: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        user = rules.needed_for(name, cls.routes_of(name), info.data)
+        if value is not None and user is not None:
+            why = f"Only {user} uses {name}. A setting without effect is refused, not ignored."
+            raise rules.fault("recipe.setting-unused", why, f"Remove {name}, or write {user}.")
+        return value
 
-    workspace: Annotated[kinds.Text, "the path of a folder"] = "."
-    """The folder in which runs/ lies. A relative path starts at the current folder.
-    Choose: One folder for all runs that you want to compare.
-    Why: the current folder, where `limbeck runs` and `limbeck show` look too.
-    """
-
-    device: kinds.Device = "auto"
-    """Where the models run. auto takes the best device that this machine has and records which.
-    Choose: auto, unless you share the machine.
-    Why: a recipe can be passed on to another machine.
-    """
-
-    @property
-    def scores(self) -> bool:
-        """Whether the teacher's distribution is compared at each token, for which the vocabulary must be one."""
-        return self.objective != "cross_entropy"
-
-    @property
-    def answers_written(self) -> int:
-        """How many answers the teacher writes to each prompt before training."""
-        if self.route == "off-policy":
-            return self.answers_per_prompt
-        return self.warmup.answers_per_prompt if self.warmup is not None else int(self.on_policy_share < 1)
-
-    def settings(self) -> dict[str, Any]:
-        """All settings in force as plain values, none without effect: read again, they are the same recipe."""
-        values = dict(self)
-        unused = {name for name in values if rules.needed_for(name, self.routes_of(name), values) is not None}
-        return self.model_dump(mode="json", exclude=unused)
+    @classmethod
+    def routes_of(cls, name: str) -> tuple[str, ...]:
+        """The routes that use a setting."""
+        extra = cast("dict[str, Any]", cls.model_fields[name].json_schema_extra or {})
+        return tuple(extra.get("routes", kinds.EVERY))

@@ -16,21 +16,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from limbeck.data.batch import worthwhile_start
-from limbeck.models.load import LanguageModel
-from limbeck.rollouts.lean import LeanDecoder
+from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.plain import refuse_not_finite, write_plainly
-from limbeck.rollouts.request import Completion, Request, Way, Written
+from limbeck.rollouts.request import Completion, Request, Written
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
-from limbeck.rollouts.slots import SlotDecoder
+from limbeck.rollouts.slots import Decoder, SlotDecoder
 
 __all__ = ["Engine"]
-
-Decoder = LeanDecoder | SlotDecoder
 
 MAX_READ_TOKENS = 4096
 
@@ -65,7 +63,7 @@ class Engine:
         pad_id: int,
         num_slots: int,
         max_read_tokens: int = MAX_READ_TOKENS,
-        way: Way = "slots",
+        decoder: Decoder | Literal["slots", "generate"] = "slots",
     ) -> None:
         """
         Args:
@@ -74,14 +72,15 @@ class Engine:
             pad_id: fills short rows; never seen by an answer.
             num_slots: answers written at the same time.
             max_read_tokens: prompt tokens read in one pass, padding counted; a longer prompt is read alone.
-            way: the decoder, `lean` or the general `slots`, or transformers' `generate` (see `probe`).
+            decoder: what computes the next hidden states; "slots" is the general one of this room, and "generate"
+                takes transformers' own `generate` instead (`training.generation` chooses).
         """
         self.model = model
         self.stop_ids = frozenset(stop_ids)
         self.pad_id = pad_id
         self.num_slots = num_slots
         self.max_read_tokens = max_read_tokens
-        self._decoder = None if way == "generate" else LeanDecoder(model) if way == "lean" else SlotDecoder(model)
+        self._decoder = SlotDecoder(model) if decoder == "slots" else None if decoder == "generate" else decoder
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Write all answers, in the order of the requests."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from limbeck.errors import Diverged
-from limbeck.models.load import LanguageModel
+from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.request import Request, Written
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 

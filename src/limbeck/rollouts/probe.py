@@ -10,79 +10,86 @@ Shapes  T = positions, H = hidden, N = completion tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from limbeck.compat import Renamed
 from limbeck.data.batch import collate
 from limbeck.errors import Refusal
-from limbeck.models.attention import kinds_of
-from limbeck.models.load import LanguageModel
+from limbeck.models.attention import Unsuitable, kinds_of
+from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.lean import is_lean
 from limbeck.rollouts.request import Completion, Request, Way
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
+from limbeck.rollouts.slots import Decoder, SlotDecoder
 
-__all__ = ["WritingMethod", "choose_method"]
+__all__ = ["MakeDecoder", "WritingMethod", "choose_method"]
 
 NUM_NEW_TOKENS = 8
 SHARED_TOKENS = 16  # ten prompts that begin with so many save more tokens than sharing asks for
 # Nats, for the worst token. Rounding gives about 1e-5 in float32; a wrong mask or position gives far more.
 TOLERANCE_NATS = {torch.float64: 1e-6, torch.float32: 1e-3}
-LEAN_NATS = {torch.float64: 1e-6, torch.float32: 2e-4}
+FAST_NATS = {torch.float64: 1e-6, torch.float32: 2e-4}
 # Nats, for the mean over the tokens of the worst row: single tokens of a deep bf16 model differ by more than a tenth
 # between two right ways to compute them.
 TOLERANCE_HALF_NATS = 0.1
 
-# What an architecture does with a cache that it was not written for is open-ended.
-_OPEN_ENDED = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
+MakeDecoder = Callable[[LanguageModel], "Decoder | Literal['slots', 'generate']"]
 
 
 @dataclass(frozen=True)
 class WritingMethod:
-    """How a model writes in this run, whether its rows may share what they begin with, and why."""
+    """How a model writes in this run, whether its rows may share what they begin with, and why.
+
+    `fallback` says why each faster way was left; empty where none was.
+    """
 
     way: Way
     share: bool
     gap_nats: float
     reason: str
+    fallback: str = ""
 
 
 @torch.no_grad()
-def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> WritingMethod:
-    """The first of the lean decoder, the general one and `generate` that agrees with the model's own forward pass.
+def choose_method(
+    model: LanguageModel, *, max_length: int, pad_id: int, fast: Mapping[Way, MakeDecoder] | None = None
+) -> WritingMethod:
+    """The first of the fast decoders, the general one and `generate` that agrees with the model's own forward pass.
 
     Args:
         model: the model that will write.
         max_length: the longest prompt plus answer of the run, in tokens.
         pad_id: an id for padding.
+        fast: decoders that were written for such a model, by name.
 
     Raises:
         Refusal: none of them, or not even the padded training batch, agrees with the plain forward pass.
     """
     prompts = _probe_prompts(model, max_length)
     kind = model.module.config.model_type
-    ways: list[Way] = ["lean", "slots", "generate"] if is_lean(model) else ["slots", "generate"]
+    makers: dict[Way, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": lambda model: "generate"}
     gaps: list[float] = []
     troubles: list[str] = []
     share: bool | None = None
-    for way in ways:
+    for way, make in makers.items():
         try:
-            completions = _write(model, prompts, pad_id, way)
-        except torch.OutOfMemoryError:
-            raise
-        except _OPEN_ENDED as error:
-            troubles.append(f"{way} raised {type(error).__name__} ({error})")
+            completions = _write(model, prompts, pad_id, make)
+        except (Renamed, Unsuitable) as error:
+            troubles.append(f"{way}: {error}")
             continue
         alone_N = _alone(model, prompts, completions)
         if share is None:
             share = _shares(model, prompts, completions, alone_N, pad_id)
         written_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
         gaps.append(_gap(model, written_N, alone_N, completions))
-        if gaps[-1] <= _tolerance(model, LEAN_NATS if way == "lean" else TOLERANCE_NATS):
+        if gaps[-1] <= _tolerance(model, FAST_NATS if fast and way in fast else TOLERANCE_NATS):
             reason = f"{kind}: {way} agrees with the plain forward pass"
-            return WritingMethod(way, share, gaps[-1], "; ".join([*troubles, reason]))
+            return WritingMethod(way, share, gaps[-1], reason, "; ".join(troubles))
         troubles.append(f"{way} disagrees with the plain forward pass by {gaps[-1]:.2g} nats")
     tried = f"Writing with a key/value cache ({'; '.join(troubles)})"
     raise _disagreement(model, tried, min(gaps, default=torch.inf))
@@ -101,9 +108,7 @@ def _shares(
     completions = [completion for completion in completions for _ in range(2)]
     try:
         shared_N = _batched(model, prompts, completions, pad_id, share=True)
-    except torch.OutOfMemoryError:
-        raise
-    except _OPEN_ENDED:
+    except Unsuitable:
         return False
     return _gap(model, shared_N, _alone(model, prompts, completions), completions) <= _tolerance(model, TOLERANCE_NATS)
 
@@ -122,8 +127,8 @@ def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...
     ]
 
 
-def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, way: Way) -> list[Completion]:
-    engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, way=way)
+def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, make: MakeDecoder) -> list[Completion]:
+    engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, decoder=make(model))
     requests = [
         Request(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
         for number, prompt in enumerate(prompts)

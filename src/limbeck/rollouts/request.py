@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.rollouts.sampling import Purpose, stream_key
 
 __all__ = ["Completion", "Request", "Way", "Written", "prompt_requests"]

@@ -11,22 +11,36 @@ Shapes  S = rows of the cache, B = rows of a pass, T = positions, K = key positi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
-from limbeck.models.attention import attention_mask, kinds_of
-from limbeck.models.load import LanguageModel
+from limbeck.models.attention import ExplicitCache, attention_mask, kinds_of
+from limbeck.models.language_model import LanguageModel
 
-__all__ = ["SlotDecoder"]
+__all__ = ["Decoder", "SlotDecoder"]
+
+
+class Decoder(Protocol):
+    """What the engine asks of a model's forward pass over the rows of a static cache; see `SlotDecoder`."""
+
+    def prepare(self, num_rows: int, max_length: int) -> None: ...
+
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor: ...
+
+    def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None: ...
+
+    def logits(self, hidden_BH: Tensor) -> Tensor: ...
+
+    def release(self) -> None: ...
 
 
 class SlotDecoder:
     """Reads prompts and writes tokens into the rows of a cache of its own, by the model's own forward pass."""
 
     def __init__(self, model: LanguageModel) -> None:
+        model.require_positions()
         self._model = model
         self._layers = kinds_of(model.module.config)
         self._cache = _SlotCache(0, 0)
@@ -57,11 +71,11 @@ class SlotDecoder:
         """The answers are written; here the weights are the model's own, and nothing is to give back."""
 
 
-class _SlotCache(Cache):
+class _SlotCache(ExplicitCache):
     """Keys and values of all rows [S, G, T, D], a tensor for each layer; `place` says where the next pass goes."""
 
     def __init__(self, num_rows: int, max_length: int) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.num_rows = num_rows
         self.max_length = max_length
         self.keys: list[Tensor] = []
@@ -85,6 +99,3 @@ class _SlotCache(Cache):
         keys[self._rows_B1, :, self._positions_BT] = key_states.transpose(1, 2)
         values[self._rows_B1, :, self._positions_BT] = value_states.transpose(1, 2)
         return keys[self._rows, :, : self._num_keys], values[self._rows, :, : self._num_keys]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0  # positions are always explicit; a model must not add an offset of its own

@@ -20,13 +20,13 @@ import torch
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.fused import Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, update
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
 from limbeck.training.record import make_record
-from limbeck.training.state import PhaseClock, StepRecord, TrainState
+from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["describe_objective", "few_prompts_note", "objective_of", "step"]
 
@@ -38,7 +38,7 @@ def step(
     state: TrainState, teacher: Teacher, text: Text, objective: Objective, recipe: Recipe, *, own: Text = NOTHING
 ) -> StepRecord:
     """Let the teacher read its own answers to some prompts, and learn from what it says of each token."""
-    student, clock = state.student, PhaseClock(state.student.device, state.watch)
+    student, clock = state.student, state.clock()
     prompts, answers, _ = text
     readings: list[tuple[MicroBatch, Readings]] = []
     # -------------------------------------------------------------------------------------- one training step

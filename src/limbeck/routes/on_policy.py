@@ -19,11 +19,11 @@ from collections.abc import Sequence
 
 import torch
 
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.objectives.divergence import Objective
 from limbeck.objectives.fused import Readings, fused_with_readings
 from limbeck.objectives.reduce import token_weights
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Request, prompt_requests
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.off_policy import objective_of
@@ -32,7 +32,7 @@ from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
 from limbeck.training.record import make_record
-from limbeck.training.state import PhaseClock, StepRecord, TrainState
+from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["objective_of", "practice_limit_at", "practice_requests", "sampling_of", "step", "warmup_objective"]
 
@@ -50,7 +50,7 @@ def step(
 
     `read` is text that the teacher wrote, which it says as much of; `own` are people's answers.
     """
-    student, clock = state.student, PhaseClock(state.student.device, state.watch)
+    student, clock = state.student, state.clock()
     objective, limit = objective_of(recipe), practice_limit_at(state.step, recipe)
     readings: list[tuple[MicroBatch, Readings]] = []
     # -------------------------------------------------------------------------------------- one training step

@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from limbeck.data.chat import Prompt
-from limbeck.data.targets import Targets
+from limbeck.data.prompt import Prompt, Targets
 from limbeck.objectives.cross_entropy import fused_cross_entropy
 from limbeck.objectives.fused import Readings
 from limbeck.objectives.reduce import token_weights
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch, PromptOrder
 from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
@@ -41,7 +40,7 @@ NOTHING: Text = ((), (), 1.0)
 
 def step(state: TrainState, text: Text, recipe: Recipe, *, own: Text = NOTHING) -> StepRecord:
     """Learn `text` once, and `own` answers of people beside it where there are any."""
-    clock = PhaseClock(state.student.device, state.watch)
+    clock = state.clock()
     prompts, answers, _ = text
     # -------------------------------------------------------------------------------------- one training step
     num_tokens = count_tokens(text, own)  # of the whole step, before anything is weighted

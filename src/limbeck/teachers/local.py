@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from limbeck.data.batch import TokenBatch, collate
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.models.arena import move_together
-from limbeck.models.load import LanguageModel
+from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.divergence import divergence
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import prompt_requests

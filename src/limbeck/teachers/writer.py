@@ -22,9 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from limbeck.data.chat import Prompt, render_prompts
-from limbeck.data.rows import Message, Row
-from limbeck.data.templates import Template
+from limbeck.data.dialogue import Dialogue
+from limbeck.data.prompt import Message, Prompt, Row
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
@@ -67,26 +66,17 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class LocalWriter:
-    """A model in this process; it is asked in `template`, by its own tokenizer."""
+    """A model in this process, asked in its dialogue."""
 
     engine: Engine
-    template: Template
-    options: Mapping[str, object]
+    dialogue: Dialogue
     temperature: float
     max_tokens: int
-    max_prompt_tokens: int
 
     def write(self, questions: Sequence[Question]) -> list[Answer]:
         rows = [Row(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
         model = self.engine.model
-        prompts = render_prompts(
-            rows,
-            model.tokenizer,
-            self.template,
-            options=self.options,
-            max_prompt_tokens=self.max_prompt_tokens,
-            on_long="refuse",
-        ).prompts
+        prompts = self.dialogue.render(rows, max_prompt_tokens=self.dialogue.num_positions - self.max_tokens).prompts
         asked = zip(prompts, questions, strict=True)
         requests = [Request(prompt.ids, question.key, self.max_tokens) for prompt, question in asked]
         return [

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from limbeck.data.chat import Prompt
-from limbeck.data.targets import Targets, holds_stop, make_targets
+from limbeck.data.prompt import Prompt, Targets
+from limbeck.data.targets import holds_stop, make_targets
 from limbeck.errors import Refusal, Stopped
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.runs.store import Run
 from limbeck.teachers.writer import ask, rows_of
@@ -42,7 +42,7 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
     limit = num_positions(material.student_ref)
     for row, prompt in zip(_unlabelled(rows), targets.prompts, strict=True):
         answer = targets.answer_to(prompt)
-        if holds_stop(answer, material.stop):
+        if holds_stop(answer, material.dialogue.stop):
             row["label"] = "stop-inside"
         elif limit is not None and len(prompt.ids) + len(answer) > limit:
             row["label"] = "too-long"
@@ -95,7 +95,7 @@ def as_student_reads(
     """A teacher's answers, one to each of `prompts`, in the student's tokens; one that was cut off has no end."""
     asked = [replace(prompt, reference=row["answer"]) for prompt, row in zip(prompts, stored, strict=True)]
     cut_off = [bool(row["cut_off"]) for row in stored]
-    targets = make_targets(asked, material.tokenizer, material.stop, cut_off)
+    targets = make_targets(asked, material.dialogue, cut_off)
     return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
 
 
@@ -127,6 +127,6 @@ def _targets(rows: Sequence[dict[str, Any]], material: Material, recipe: Recipe)
         return Targets((), {})
     rendered = render_rows(rows_of(fit), material, recipe)
     if not recipe.scores:
-        return make_targets(rendered.prompts, material.tokenizer, material.stop, [False] * len(fit))
+        return make_targets(rendered.prompts, material.dialogue, [False] * len(fit))
     identities = [(prompt.content_hash, prompt.occurrence) for prompt in rendered.prompts]
     return Targets(rendered.prompts, {key: tuple(row["ids"]) for key, row in zip(identities, fit, strict=True)})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from limbeck.data.batch import TokenBatch, collate
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, stream_key
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from limbeck.data.chat import Prompt
+from limbeck.data.prompt import Prompt
 from limbeck.errors import Diverged
 from limbeck.objectives.fused import Readings
 from limbeck.training.batches import MicroBatch

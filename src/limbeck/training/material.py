@@ -16,56 +16,43 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from limbeck.data.chat import Prompt, RenderedPrompts, render_prompts
+from limbeck.data.chat import RenderedPrompts
+from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
 from limbeck.data.faults import Faults, shown
-from limbeck.data.rows import Row, RowSet, read_rows
+from limbeck.data.prompt import Prompt, Row, Targets
+from limbeck.data.rows import RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
-from limbeck.data.stops import StopSet, compare_stops, pad_id, stop_ids
-from limbeck.data.targets import Targets, given_answers, rows_to_learn, without_held_out
+from limbeck.data.stops import StopSet, compare_stops, stop_ids
+from limbeck.data.targets import given_answers, rows_to_learn, without_held_out
 from limbeck.data.templates import RENDER_ERRORS, Template, choose_template, describe_refusal, render
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
-from limbeck.models.refs import ModelRef, parse_ref
+from limbeck.models.refs import ModelRef
+from limbeck.models.resolve import parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.teachers.writer import with_examples
 
-__all__ = ["Asking", "Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
+__all__ = ["Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 
-NO_LIMIT = 2**31
 NUM_COMPARED = 100
 LONGEST_SHOWN = 300
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How a teacher that is here is asked for text: in the student's way where it also scores, in its own elsewhere."""
-
-    ref: ModelRef
-    tokenizer: PreTrainedTokenizerBase
-    template: Template
-    options: Mapping[str, object]
-    stop: StopSet
-    pad_id: int
-    num_real: int
-    max_prompt_tokens: int
-
-
-@dataclass(frozen=True)
 class Pair:
-    """The models by their configurations and tokenizers; `asking` is for a teacher that is here.
+    """The models by their configurations and tokenizers.
 
-    Where no teacher scores, the vocabulary is the student's own.
+    `dialogue` is the student's. `teacher_dialogue` is that of a local teacher, None for any other: in the student's
+    template where the teacher also scores, in its own elsewhere. Where no teacher scores, the vocabulary is the
+    student's own.
     """
 
     student_ref: ModelRef
     teacher_ref: ModelRef | None
-    tokenizer: PreTrainedTokenizerBase
     vocabulary: VocabularyComparison
-    template: Template
-    stop: StopSet
-    pad_id: int
-    asking: Asking | None
+    dialogue: Dialogue
+    teacher_dialogue: Dialogue | None
     notes: tuple[str, ...]
 
 
@@ -116,7 +103,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     if recipe.route == "supervised":
         train, targets = _given(split.train, split, pair, recipe, notes, faults)
         held_out = render_rows(rows_to_learn(split.held_out, "last_turn", faults), pair, recipe, faults)
-        held_out_targets = given_answers(held_out.prompts, pair.tokenizer, pair.stop)
+        held_out_targets = given_answers(held_out.prompts, pair.dialogue)
     else:
         train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
     if recipe.bad_rows == "refuse":
@@ -174,16 +161,15 @@ def compare_pair(recipe: Recipe, template: Template | None = None, read_at: str 
         teacher = _Reader(teacher_ref, load_tokenizer(teacher_ref))
     vocabulary = _shared_vocabulary(student, teacher if teacher is not None and recipe.scores else student)
     template = template or replace(_template(recipe.template, student, teacher), read_at=read_at)
-    stop = _stop(student, template, recipe.template_options)
-    fill = pad_id(student.tokenizer, stop, num_rows=vocabulary.num_shared)
-    asking, notes = None, stop.notes
+    dialogue = _dialogue(student, template, recipe.template_options, vocabulary.num_shared)
+    teacher_dialogue, notes = None, dialogue.stop.notes
     if teacher is not None and recipe.scores:
-        room = _room(teacher.ref, recipe)
-        asking = Asking(*teacher, template, recipe.template_options, stop, fill, vocabulary.num_shared, room)
-        notes = (*vocabulary.notes, *stop.notes, *_teachers_stops(stop, student, teacher))
+        positions = num_positions(teacher.ref) or NO_LIMIT
+        teacher_dialogue = replace(dialogue, tokenizer=teacher.tokenizer, num_positions=positions)
+        notes = (*vocabulary.notes, *notes, *_teachers_stops(dialogue.stop, student, teacher))
     elif teacher is not None:
-        asking = _own_words(teacher, template, recipe)
-    return Pair(student_ref, teacher_ref, student.tokenizer, vocabulary, template, stop, fill, asking, notes)
+        teacher_dialogue = _own_words(teacher, template, recipe)
+    return Pair(student_ref, teacher_ref, vocabulary, dialogue, teacher_dialogue, notes)
 
 
 def _shared_vocabulary(student: _Reader, teacher: _Reader) -> VocabularyComparison:
@@ -203,19 +189,18 @@ def _template(choice: str, student: _Reader, teacher: _Reader | None) -> Templat
     return choose_template(choice, student.tokenizer, own, student_name=student.ref.text, teacher_name=name)
 
 
-def _stop(reader: _Reader, template: Template, options: Mapping[str, object]) -> StopSet:
-    return stop_ids(reader.tokenizer, load_generation_config(reader.ref), template, options)
+def _dialogue(reader: _Reader, template: Template, options: Mapping[str, object], num_real: int) -> Dialogue:
+    generation, positions = load_generation_config(reader.ref), num_positions(reader.ref)
+    return make_dialogue(reader.tokenizer, generation, template, options, num_real=num_real, num_positions=positions)
 
 
-def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) -> Asking:
+def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) -> Dialogue:
     """The teacher by its own template and stop tokens, as its makers meant it to be asked."""
     num_real = _shared_vocabulary(teacher, teacher).num_shared
     choice = "none" if recipe.template == "none" else "student"
     template = replace(_template(choice, teacher, None), read_at=students_template.read_at)
     options = recipe.template_options if template.sha256 == students_template.sha256 else {}
-    stop = _stop(teacher, template, options)
-    fill = pad_id(teacher.tokenizer, stop, num_rows=num_real)
-    return Asking(*teacher, template, options, stop, fill, num_real, _room(teacher.ref, recipe))
+    return _dialogue(teacher, template, options, num_real)
 
 
 def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[str, ...]:
@@ -224,7 +209,8 @@ def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[
         return ()
     name = teacher.ref.text
     try:
-        own_stop = _stop(teacher, _template("teacher", student, teacher), {})
+        own = _template("teacher", student, teacher)
+        own_stop = stop_ids(teacher.tokenizer, load_generation_config(teacher.ref), own, {})
     except LimbeckError as error:
         return (f"How {name} ends a turn by its own template could not be found out: {error.given}",)
     return compare_stops(student.tokenizer, stop, own_stop, student_name=student.ref.text, teacher_name=name)
@@ -235,7 +221,7 @@ def _given(
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
     rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
-    targets = given_answers(rendered.prompts, pair.tokenizer, pair.stop)
+    targets = given_answers(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
     notes.append(f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends.")
     return rendered, targets
@@ -256,14 +242,8 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
 
 def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
     """Rows as the student reads them; with `faults`, without those that the template refuses."""
-    return render_prompts(
-        rows,
-        pair.tokenizer,
-        pair.template,
-        options=recipe.template_options,
-        max_prompt_tokens=recipe.max_prompt_tokens,
-        on_long=recipe.long_prompts,
-        faults=faults,
+    return pair.dialogue.render(
+        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, faults=faults
     )
 
 
@@ -274,12 +254,6 @@ def num_positions(ref: ModelRef) -> int | None:
 
 def _writing_limit(recipe: Recipe) -> int:
     return recipe.max_teacher_tokens if recipe.answers_written else 0
-
-
-def _room(ref: ModelRef, recipe: Recipe) -> int:
-    """The longest prompt to which a teacher can write an answer."""
-    limit = num_positions(ref)
-    return NO_LIMIT if limit is None else limit - _writing_limit(recipe)
 
 
 def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: Sequence[Targets]) -> int:
@@ -304,17 +278,10 @@ def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: 
 
 def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
     """A teacher here reads each prompt by its own template, behind the examples, and needs places for its answer."""
-    if pair.asking is None or pair.teacher_ref is None:
+    if pair.teacher_dialogue is None or pair.teacher_ref is None:
         return
     rows = [Row(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
-    rendered = render_prompts(
-        rows,
-        pair.asking.tokenizer,
-        pair.asking.template,
-        options=pair.asking.options,
-        max_prompt_tokens=NO_LIMIT,
-        on_long="refuse",
-    )
+    rendered = pair.teacher_dialogue.render(rows)
     longest = max(len(prompt.ids) for prompt in rendered.prompts)
     _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, "max_teacher_tokens")
 
@@ -335,10 +302,11 @@ def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: st
 
 def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[str]:
     """How the teacher's own template writes the first prompt that it writes otherwise than the student reads it."""
-    if (teacher := pair.asking) is None or teacher.tokenizer.chat_template is None or recipe.template == "none":
+    teacher, ref, students = pair.teacher_dialogue, pair.teacher_ref, pair.dialogue.template
+    if teacher is None or ref is None or teacher.tokenizer.chat_template is None or recipe.template == "none":
         return
-    own = replace(_template("student", _Reader(teacher.ref, teacher.tokenizer), None), read_at=pair.template.read_at)
-    if own.sha256 == pair.template.sha256:
+    own = replace(_template("student", _Reader(ref, teacher.tokenizer), None), read_at=students.read_at)
+    if own.sha256 == students.sha256:
         return
     for prompt in prompts[:NUM_COMPARED]:
         try:
@@ -349,7 +317,7 @@ def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) 
             theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
             asked = "Both models read the student's text" if recipe.scores else "The teacher is asked in its own"
             yield (
-                f"{teacher.ref.text} has another template: in {prompt.source} it writes {theirs} where the student "
+                f"{ref.text} has another template: in {prompt.source} it writes {theirs} where the student "
                 f"reads {ours}. {asked}; template: teacher makes both the teacher's."
             )
             return
@@ -371,9 +339,10 @@ def _num_alike(one: str, other: str) -> int:
 
 def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
     """Both models must know every id of the prompts and every stop token."""
-    assert pair.asking is not None, "only a teacher with the student's vocabulary scores"
-    known = {token for token in pair.asking.tokenizer.get_vocab().values() if token < pair.vocabulary.num_shared}
-    places = [("the stop tokens", pair.stop.ids), *((prompt.source, prompt.ids) for prompt in prompts)]
+    teacher, student = pair.teacher_dialogue, pair.dialogue
+    assert teacher is not None, "only a teacher with the student's vocabulary scores"
+    known = {token for token in teacher.tokenizer.get_vocab().values() if token < pair.vocabulary.num_shared}
+    places = [("the stop tokens", student.stop.ids), *((prompt.source, prompt.ids) for prompt in prompts)]
     unknown = {source: next(token for token in ids if token not in known) for source, ids in places if set(ids) - known}
     if not unknown:
         return
@@ -381,7 +350,7 @@ def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
     raise Refusal(
         "vocabulary.unshared-token",
         given=f"{len(unknown)} places use ids that the teacher does not know; the first is {source} with id {token}, "
-        f"{pair.tokenizer.convert_ids_to_tokens(token)!r}.",
+        f"{student.tokenizer.convert_ids_to_tokens(token)!r}.",
         needed="The teacher has to read every token of a prompt and to judge every token of an answer.",
         fix="Choose a template without this token (template: teacher, or a file), or a teacher that knows it.",
     )

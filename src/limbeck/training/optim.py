@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 
 __all__ = ["learning_rate_at", "make_optimizer"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.data.chat import prompts_hash
-from limbeck.data.rows import Message, content_hash
+from limbeck.data.prompt import Message, content_hash
 from limbeck.errors import Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import adapter_facts
 from limbeck.models.save import weights_hash
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
 from limbeck.runs.store import Run
@@ -64,13 +64,13 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         },
         "teacher_examples": content_hash(shown) if shown else None,
         "template": {
-            "origin": material.template.origin,
-            "sha256": material.template.sha256,
-            "read_at": material.template.read_at,
+            "origin": material.dialogue.template.origin,
+            "sha256": material.dialogue.template.sha256,
+            "read_at": material.dialogue.template.read_at,
         },
         "vocabulary": material.vocabulary.num_shared,
-        "stop_ids": list(material.stop.ids),
-        "pad_id": material.pad_id,
+        "stop_ids": list(material.dialogue.stop.ids),
+        "pad_id": material.dialogue.pad_id,
         "writing": {
             "student": asdict(models.student_writing),
             "teacher": models.teacher_writing and asdict(models.teacher_writing),

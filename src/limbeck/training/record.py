@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from limbeck.data.chat import Prompt
-from limbeck.models.load import LanguageModel
+from limbeck.data.prompt import Prompt
+from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.fused import Readings
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import is_repetitive

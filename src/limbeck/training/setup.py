@@ -5,32 +5,45 @@ Weights are read only here, after everything that can be known without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from limbeck.machine import Machine
+from limbeck.data.dialogue import Dialogue
+from limbeck.fast.gated import keep_less
+from limbeck.fast.short_attention import write_out_short_attention
+from limbeck.machine import Machine, forget_peak_memory, peak_memory_bytes
 from limbeck.models.adapters import attach_adapters, without_adapters
-from limbeck.models.gated import keep_less
-from limbeck.models.load import LanguageModel, checkpoint_activations, load_model
+from limbeck.models.language_model import LanguageModel
+from limbeck.models.load import checkpoint_activations, load_model
 from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
-from limbeck.models.short_attention import write_out_short_attention
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import WritingMethod, choose_method
+from limbeck.rollouts.probe import WritingMethod
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 from limbeck.teachers.local import half_teacher
 from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
-from limbeck.training.material import Asking, Material
+from limbeck.training.generation import choose_method, engine_for
+from limbeck.training.material import Material
 from limbeck.training.optim import make_optimizer
-from limbeck.training.state import TrainState
+from limbeck.training.state import MemoryMeter, TrainState
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["Models", "load_models", "make_engine", "make_state", "make_writer", "shares_base"]
+
+
+class ProcessMemory(MemoryMeter):
+    """What this process holds, as the system counts it."""
+
+    def reset(self, device: torch.device) -> None:
+        forget_peak_memory(device)
+
+    def peak_bytes(self, device: torch.device) -> int:
+        return peak_memory_bytes(device)
 
 
 @dataclass(frozen=True)
@@ -67,36 +80,46 @@ def load_models(
     if recipe.lora is not None:
         attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
-    models = Models(student, content, weights, None, writing(student, "student", material.pad_id), None)
-    if material.asking is None:
-        return models
+    models = Models(student, content, weights, None, writing(student, "student", material.dialogue.pad_id), None)
+    if material.teacher_dialogue is None or material.teacher_ref is None:
+        return replace(models, notes=tuple(_fallback(student, models.student_writing)))
     dtype = None if recorded is None else recorded["teacher_dtype"]
-    teacher, notes = _load_teacher(models, material, material.asking, recipe, device, dtype)
-    teacher_writing = writing(teacher, "teacher", material.asking.pad_id)
-    return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=notes)
+    teacher, notes = _load_teacher(models, material, material.teacher_ref, recipe, device, dtype)
+    teacher_writing = writing(teacher, "teacher", material.teacher_dialogue.pad_id)
+    fallbacks = (*_fallback(student, models.student_writing), *_fallback(teacher, teacher_writing))
+    return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=(*notes, *fallbacks))
+
+
+def _fallback(model: LanguageModel, writing: WritingMethod) -> Iterator[str]:
+    """A note where a faster way to generate was left because something is not as it was."""
+    if writing.fallback:
+        yield f"{model.name} generates with the slower {writing.way} decoder: {writing.fallback}."
 
 
 def _load_teacher(
     models: Models,
     material: Material,
-    asking: Asking,
+    ref: ModelRef,
     recipe: Recipe,
     device: torch.device,
     recorded_dtype: str | None,
 ) -> tuple[LanguageModel, tuple[str, ...]]:
     """The teacher in the type that was recorded, or else in the recipe's where it may be rounded; notes on that."""
 
-    def read(dtype: torch.dtype) -> LanguageModel:
-        return load_model(asking.ref, trainable=False, dtype=dtype, device=device).with_vocabulary(asking.num_real)
+    assert material.teacher_dialogue is not None
+    num_real = material.teacher_dialogue.num_real
 
-    if shares_base(material.student_ref, asking.ref, recipe):
-        return replace(without_adapters(models.student), ref=asking.ref).with_vocabulary(asking.num_real), ()
+    def read(dtype: torch.dtype) -> LanguageModel:
+        return load_model(ref, trainable=False, dtype=dtype, device=device).with_vocabulary(num_real)
+
+    if shares_base(material.student_ref, ref, recipe):
+        return replace(without_adapters(models.student), ref=ref).with_vocabulary(num_real), ()
     if recorded_dtype is not None or recipe.teacher_dtype == "float32" or not recipe.scores:
         return read(getattr(torch, recorded_dtype or recipe.teacher_dtype)), ()
     if device.type != "cpu":
         note = "The teacher reads in bfloat16, which was not compared with float32: that would take twice the memory."
         return read(torch.bfloat16), (note,)
-    engine = make_engine(models.student, models.student_writing, material, recipe)
+    engine = make_engine(models.student, models.student_writing, material.dialogue, recipe)
     teacher, note = half_teacher(read, models.student, engine, material.train.prompts)
     return teacher, (note,)
 
@@ -118,42 +141,34 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     return TrainState(
         student=models.student,
         weights=models.weights,
-        engine=make_engine(models.student, models.student_writing, material, recipe),
+        engine=make_engine(models.student, models.student_writing, material.dialogue, recipe),
         optimizer=make_optimizer(models.weights.named.values(), recipe),
         share=shares and not recipe.activation_checkpointing,
         watch=watch,
+        memory=ProcessMemory(),
     )
 
 
-def make_engine(model: LanguageModel, writing: WritingMethod, asked: Material | Asking, recipe: Recipe) -> Engine:
-    """What writes with a model of the run, as it is `asked`: the material for the student's way."""
-    return Engine(
-        model,
-        stop_ids=asked.stop.ids,
-        pad_id=asked.pad_id,
-        num_slots=recipe.slots,
-        max_read_tokens=recipe.micro_batch_tokens,
-        way=writing.way,
-    )
+def make_engine(model: LanguageModel, writing: WritingMethod, dialogue: Dialogue, recipe: Recipe) -> Engine:
+    """What generates with a model of the run."""
+    return engine_for(model, dialogue, writing.way, num_slots=recipe.slots, max_read_tokens=recipe.micro_batch_tokens)
 
 
 def make_writer(
     models: Models, material: Material, recipe: Recipe, *, account: str, log: Callable[..., None]
 ) -> Writer:
     """Who writes the teacher's answers: a model here, or one behind an interface, on the account of a run."""
-    ref, asking = material.teacher_ref, material.asking
+    ref, dialogue = material.teacher_ref, material.teacher_dialogue
     if ref is not None and ref.kind == "hosted":
         settings = HostedSettings(**dict(recipe.hosted), parameters=recipe.teacher_options)
         hosted = HostedTeacher(ref, settings, workspace=Path(recipe.workspace), account=account)
         return HostedWriter(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
-    assert asking is not None, "a route that asks a teacher has one"
+    assert dialogue is not None, "a route that asks a teacher has one"
     assert models.teacher is not None
     assert models.teacher_writing is not None
     return LocalWriter(
-        engine=make_engine(models.teacher, models.teacher_writing, asking, recipe),
-        template=asking.template,
-        options=asking.options,
+        engine=make_engine(models.teacher, models.teacher_writing, dialogue, recipe),
+        dialogue=dialogue,
         temperature=recipe.teacher_temperature,
         max_tokens=recipe.max_teacher_tokens,
-        max_prompt_tokens=asking.max_prompt_tokens,
     )

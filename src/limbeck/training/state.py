@@ -9,19 +9,28 @@ from dataclasses import dataclass, field
 
 import torch
 
-from limbeck.data.chat import Prompt
-from limbeck.machine import forget_peak_memory, peak_memory_bytes
-from limbeck.models.load import LanguageModel
+from limbeck.data.prompt import Prompt
+from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch, micro_batches
 from limbeck.training.weights import TrainedWeights
 
-__all__ = ["PhaseClock", "StepRecord", "TrainState", "WorstToken"]
+__all__ = ["MemoryMeter", "PhaseClock", "StepRecord", "TrainState", "WorstToken"]
 
 
 def _nobody(phase: str) -> None:
     pass
+
+
+class MemoryMeter:
+    """Measures the most memory held since it was last reset. This one measures nothing; `machine` has one that does."""
+
+    def reset(self, device: torch.device) -> None:
+        pass
+
+    def peak_bytes(self, device: torch.device) -> int:
+        return 0
 
 
 @dataclass
@@ -40,7 +49,12 @@ class TrainState:
     step: int = 0
     share: bool = False
     watch: Callable[[str], None] = _nobody
+    memory: MemoryMeter = field(default_factory=MemoryMeter)
     practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
+
+    def clock(self) -> PhaseClock:
+        """A clock for one step."""
+        return PhaseClock(self.student.device, self.watch, self.memory)
 
     def micro_batches(
         self, prompts: Sequence[Prompt], answers: Sequence[Completion], max_tokens: int
@@ -108,16 +122,17 @@ class PhaseClock:
 
     device: torch.device
     watch: Callable[[str], None] = _nobody
+    memory: MemoryMeter = field(default_factory=MemoryMeter)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
         self.watch(name)
-        forget_peak_memory(self.device)
+        self.memory.reset(self.device)
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # otherwise the time of queued work would count for a later phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-        self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), peak_memory_bytes(self.device))
+        self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), self.memory.peak_bytes(self.device))

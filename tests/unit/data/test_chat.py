@@ -17,7 +17,8 @@ from limbeck.data import chat
 from limbeck.data.batch import collate, completion_positions
 from limbeck.data.chat import RenderedPrompts, render_prompts, tokenise
 from limbeck.data.faults import Faults
-from limbeck.data.rows import Message, Row, read_rows
+from limbeck.data.prompt import Message, Row
+from limbeck.data.rows import read_rows
 from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, RecipeError, Refusal
 

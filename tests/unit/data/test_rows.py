@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
 from limbeck.data.faults import Faults
-from limbeck.data.rows import Message, read_rows
+from limbeck.data.prompt import Message
+from limbeck.data.rows import read_rows
 from limbeck.errors import DataError
 
 

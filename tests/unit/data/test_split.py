@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
-from limbeck.data.rows import Message, Row
+from limbeck.data.prompt import Message, Row
 from limbeck.data.split import split_held_out
 from limbeck.errors import DataError
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from builders import CHATML, prompt_row, tiny_tokenizer, write_rows
 from limbeck.data.chat import render_prompts
+from limbeck.data.dialogue import Dialogue
 from limbeck.data.faults import Faults
-from limbeck.data.rows import Message, Row, content_hash, read_rows
+from limbeck.data.prompt import Message, Row, content_hash
+from limbeck.data.rows import read_rows
 from limbeck.data.stops import StopSet
 from limbeck.data.targets import given_answers, make_targets, rows_to_learn, without_held_out
 from limbeck.data.templates import choose_template
@@ -21,6 +23,8 @@ from pairs import prompt_of
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.eos_token_id
 STOP = StopSet((END,), END, ())
+TEMPLATE = choose_template("student", TOKENIZER, None, student_name="s", teacher_name="t")
+DIALOGUE = Dialogue(TOKENIZER, TEMPLATE, {}, STOP, END, len(TOKENIZER))
 
 
 def row_of(*turns, reference=None, source="rows.jsonl:1"):
@@ -50,7 +54,7 @@ def test_all_turns_are_rows_of_their_own_and_each_prompt_ends_where_its_answer_b
 
 @pytest.mark.report("DC-08", "CT-10")
 def test_the_answer_alone_is_learnt_and_the_stop_token_with_it():
-    targets = given_answers(rendered(rows_to_learn([TALK], "all_turns")), TOKENIZER, STOP)
+    targets = given_answers(rendered(rows_to_learn([TALK], "all_turns")), DIALOGUE)
     texts = [TOKENIZER.decode([*prompt.ids, *targets.answer_to(prompt)]) for prompt in targets.prompts]
     assert texts[0].endswith("<|im_start|>assistant\ntwo<|im_end|>")
     assert texts[1].endswith("three<|im_end|>\n<|im_start|>assistant\nfour<|im_end|>")
@@ -62,7 +66,7 @@ def test_the_answer_alone_is_learnt_and_the_stop_token_with_it():
 
 def test_an_answer_that_was_cut_off_has_no_end():
     rows = [row_of(("user", "a"), reference="b"), row_of(("user", "c"), reference="d")]
-    targets = make_targets(rendered(rows), TOKENIZER, STOP, [True, False])
+    targets = make_targets(rendered(rows), DIALOGUE, [True, False])
     assert [targets.answer_to(prompt)[-1] == END for prompt in targets.prompts] == [False, True]
 
 
@@ -73,7 +77,7 @@ def test_any_text_comes_back_from_its_target_after_any_prompt(texts):
     rows = [row_of(("user", "same"), reference=text, source=f"f:{place}") for place, text in enumerate(texts)]
     if not rows:
         return
-    targets = make_targets(rendered(rows), TOKENIZER, STOP, [False] * len(rows))
+    targets = make_targets(rendered(rows), DIALOGUE, [False] * len(rows))
     assert len(targets.answers) == len(rows)  # repeated prompts stay apart
     for prompt, text in zip(targets.prompts, texts, strict=True):
         answer = targets.answer_to(prompt)
@@ -86,14 +90,14 @@ def test_where_the_answer_would_melt_into_the_prompt_the_prompt_stays_as_it_is()
     ids = tuple(TOKENIZER("on", add_special_tokens=False)["input_ids"])
     assert tuple(TOKENIZER("one", add_special_tokens=False)["input_ids"])[: len(ids)] != ids
     prompt = replace(prompt_of(ids), text="on", reference="e")
-    targets = make_targets([prompt], TOKENIZER, STOP, [True])
+    targets = make_targets([prompt], DIALOGUE, [True])
     assert TOKENIZER.decode(targets.answer_to(prompt)) == "e"
 
 
 def test_a_stop_token_inside_an_answer_is_refused_with_its_row():
     rows = [row_of(("user", "a"), reference="well<|im_end|> then", source="f:3")]
     with pytest.raises(DataError, match="f:3"):
-        given_answers(rendered(rows), TOKENIZER, STOP)
+        given_answers(rendered(rows), DIALOGUE)
 
 
 @pytest.mark.report("DC-04")

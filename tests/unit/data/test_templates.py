@@ -14,7 +14,7 @@ from builders import (
     CHATML_WITHOUT_GENERATION_PROMPT,
     tiny_tokenizer,
 )
-from limbeck.data.rows import Message
+from limbeck.data.prompt import Message
 from limbeck.data.templates import Template, check_options, choose_template, probe_template, render
 from limbeck.errors import RecipeError, Refusal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limbeck.evaluation.comparison import GradedAnswer, GradedModel
-from limbeck.evaluation.graders import Grade
+from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel
+from limbeck.evaluation.grading.graders import Grade
 
 
 def graded_model(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.comparison import by_slice, common_scores, compare, prompt_differences
-from limbeck.evaluation.statistics import difference, gap_recovered, share
+from limbeck.evaluation.deciding.comparison import by_slice, common_scores, compare, prompt_differences
+from limbeck.evaluation.deciding.statistics import difference, gap_recovered, share
 
 
 def test_a_comparison_of_known_counts():

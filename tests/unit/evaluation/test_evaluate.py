@@ -8,11 +8,11 @@ import pytest
 
 from builders import CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, prompt_row, save_model, tiny_llama, tiny_tokenizer
 from builders import write_rows as write_lines
-from limbeck import verbs
+from limbeck import api
 from limbeck.cli import run_cli
-from limbeck.data.rows import Message, Row
+from limbeck.data.prompt import Message, Row
 from limbeck.errors import ModelError, Refusal, UsageError
-from limbeck.evaluation.sides import ask_once
+from limbeck.evaluation.answering.sides import ask_once
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from pairs import write_pair
@@ -40,7 +40,7 @@ def asked(tmp_path_factory):
     """A pair that has answered 200 prompts without reference answers."""
     folder = tmp_path_factory.mktemp("asked")
     recipe = pair_with(folder)
-    return folder, recipe, verbs.worth(recipe, SHORT)
+    return folder, recipe, api.worth(recipe, SHORT)
 
 
 def plant(asked, num_teacher, num_student):
@@ -53,7 +53,7 @@ def plant(asked, num_teacher, num_student):
     ]
     assert sum(one == two for one, two in zip(teacher, student, strict=True)) == 0
     pair_with(folder, planted)
-    return verbs.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact", by=("topic",)))
+    return api.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact", by=("topic",)))
 
 
 def test_without_references_likeness_is_shown_and_nothing_is_decided(asked):
@@ -92,7 +92,7 @@ def test_a_teacher_that_is_no_better_does_not_say_distil(asked, num_teacher, num
 
 def test_a_teacher_that_is_the_student_says_dont(tmp_path):
     recipe = pair_with(tmp_path, ["nobody says this"] * 40, num=40, teacher=tiny_llama(tiny_tokenizer(), scale=4.0))
-    result = verbs.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact")).result()
+    result = api.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact")).result()
     assert result["verdict"]["decision"] == "don't"
     assert result["models"][0]["divergence_to_teacher"]["estimate"] == pytest.approx(0, abs=1e-6)
 
@@ -111,7 +111,7 @@ def test_a_killed_evaluation_asks_only_what_is_open_and_ends_as_if_undisturbed(t
 
     monkeypatch.setattr(Evaluation, "append_answer", killed)
     with pytest.raises(KeyboardInterrupt):
-        verbs.worth(recipe, options)
+        api.worth(recipe, options)
     (stopped,) = list_evaluations(tmp_path)
     assert not stopped.finished
 
@@ -120,11 +120,11 @@ def test_a_killed_evaluation_asks_only_what_is_open_and_ends_as_if_undisturbed(t
         append(self, alias, row)
 
     monkeypatch.setattr(Evaluation, "append_answer", watched)
-    done = verbs.worth(recipe, options)
+    done = api.worth(recipe, options)
     assert done.name == stopped.name
     assert len(written) == len(set(written)) == 40
     (tmp_path / "again").mkdir()
-    undisturbed = verbs.worth(pair_with(tmp_path / "again", ["x"] * 20, num=20), options).result()
+    undisturbed = api.worth(pair_with(tmp_path / "again", ["x"] * 20, num=20), options).result()
     for name in ("comparisons", "verdict", "settings"):
         assert undisturbed[name] == done.result()[name]
     assert [each["score"] for each in undisturbed["models"]] == [each["score"] for each in done.result()["models"]]
@@ -134,14 +134,14 @@ def test_a_killed_evaluation_asks_only_what_is_open_and_ends_as_if_undisturbed(t
 def test_failed_answers_are_counted_and_scores_say_of_how_many(tmp_path):
     recipe = pair_with(tmp_path, ["x"] * 20, num=20)
     options = Evaluating(name="first", max_tokens=5, grader="contains")
-    evaluation = verbs.worth(recipe, options)
+    evaluation = api.worth(recipe, options)
     rows = evaluation.read_answers("student")
     lost = {"answer": None, "ids": None, "length": None, "seconds": None, "engine_s": None, "failure": "server failed"}
     with evaluation:
         evaluation.write_answers(
             "student", [{**row, **(lost if number < 6 else {})} for number, row in enumerate(rows)]
         )
-    result = verbs.worth(recipe, options).result()  # all is there, so it is graded and counted again
+    result = api.worth(recipe, options).result()  # all is there, so it is graded and counted again
     student = result["models"][0]
     assert [student[name] for name in ("num_asked", "num_answered", "num_failed", "num_not_graded")] == [20, 14, 6, 6]
     assert student["score"]["n"] == 14
@@ -153,14 +153,14 @@ def test_failed_answers_are_counted_and_scores_say_of_how_many(tmp_path):
 
 def test_a_changed_question_or_model_is_refused(tmp_path):
     recipe = pair_with(tmp_path, ["x"] * 8, num=8)
-    verbs.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
+    api.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
     with pytest.raises(Refusal, match=r"settings was .*\"max_tokens\": 5.*, is .*\"max_tokens\": 6"):
-        verbs.worth(recipe, Evaluating(name="first", max_tokens=6, grader="exact"))
+        api.worth(recipe, Evaluating(name="first", max_tokens=6, grader="exact"))
     save_model(tmp_path / "student", tiny_llama(tiny_tokenizer(), seed=5, scale=4.0), tiny_tokenizer())
     with pytest.raises(Refusal, match="weights of student was"):
-        verbs.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
+        api.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
     with pytest.raises(ModelError, match="--max-tokens"):
-        verbs.worth(recipe, Evaluating(max_tokens=600))
+        api.worth(recipe, Evaluating(max_tokens=600))
 
 
 @pytest.mark.report("EV-01", "EV-04")
@@ -174,7 +174,7 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
     rows = [prompt_row(text, ideal=[f"SECRET {text}", "other"]) for text in TEXTS[:10]]
     file = write_lines(tmp_path / "p.jsonl", rows)
     models = [f"student={tmp_path / 'base'}", str(tmp_path / "tuned"), f"teacher={tmp_path / 'foreign'}"]
-    evaluation = verbs.evaluate(*models, prompts=file, workspace=tmp_path, options=SHORT)
+    evaluation = api.evaluate(*models, prompts=file, workspace=tmp_path, options=SHORT)
     result = evaluation.result()
     prompts = {
         alias: [row["prompt"] for row in evaluation.read_answers(alias)] for alias in ("student", "model-2", "teacher")
@@ -194,35 +194,35 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
     assert {model["alias"]: model["divergence_to_teacher"] for model in result["models"]} == dict.fromkeys(prompts)
     assert result["settings"]["temperature"] == 0
     with pytest.raises(UsageError, match="no prompts"):
-        verbs.evaluate(*models, workspace=tmp_path)
+        api.evaluate(*models, workspace=tmp_path)
 
 
 @pytest.mark.report("GS-03")
 def test_sampled_answers_have_n_rows_each_and_a_score_for_the_prompt(tmp_path):
     recipe = pair_with(tmp_path, ["a"] * 6, num=6)
     options = Evaluating(max_tokens=5, temperature=1.0, samples=3, grader="contains")
-    evaluation = verbs.worth(recipe, options)
+    evaluation = api.worth(recipe, options)
     rows = evaluation.read_answers("student")
     assert [row["sample"] for row in rows] == [0, 1, 2] * 6
     assert len({row["answer"] for row in rows[:3]}) > 1
     (compared,) = evaluation.result()["comparisons"]
     assert compared["difference"]["n"] == 6
-    assert answers_of(verbs.worth(recipe, Evaluating(**{**vars(options), "slots": 3})), "student") == answers_of(
+    assert answers_of(api.worth(recipe, Evaluating(**{**vars(options), "slots": 3})), "student") == answers_of(
         evaluation, "student"
     )
 
 
 def test_a_run_is_evaluated_with_its_own_student_and_teacher_and_the_record_is_found(tmp_path, capsys):
     recipe = pair_with(tmp_path, ["x"] * 12, num=12, grader="contains", keep="last")
-    untold = verbs.train(recipe, overrides=["name=untold", "steps=1"])
+    untold = api.train(recipe, overrides=["name=untold", "steps=1"])
     assert untold.read_events()[1]["worth"] is None
-    worth = verbs.worth(recipe, Evaluating(price=("teacher=0.5,2", "student=0.1,0.2")))
+    worth = api.worth(recipe, Evaluating(price=("teacher=0.5,2", "student=0.1,0.2")))
     models = {model["alias"]: model for model in worth.result()["models"]}
     read, written = (
         sum(row[name] for row in worth.read_answers("teacher")) / 12 for name in ("num_prompt_tokens", "length")
     )
     assert models["teacher"]["cost_per_1000"] == {"amount": pytest.approx(0.5 * read + 2 * written), "currency": "USD"}
-    run = verbs.train(recipe)
+    run = api.train(recipe)
     start = next(event for event in run.read_events() if event["kind"] == "start")
     assert start["worth"]["evaluation"] == worth.name
     assert start["worth"]["decision"] == worth.result()["verdict"]["decision"]
@@ -249,7 +249,7 @@ def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
     answers = ["one", "two", "one", "three", "uno"]
     rows = [prompt_row(text, answer=answer) for text, answer in zip(texts, answers, strict=True)]
     write_lines(tmp_path / "held.jsonl", rows)
-    evaluation = verbs.worth(recipe, SHORT)
+    evaluation = api.worth(recipe, SHORT)
     result = evaluation.result()
     assert result["prompts"]["num"] == 3
     assert [model["num_asked"] for model in result["models"]] == [3, 3]
@@ -272,7 +272,7 @@ def test_each_reference_of_a_repeated_prompt_is_right():
 def test_the_command_for_more_has_all_that_was_given(tmp_path):
     recipe = pair_with(tmp_path, num=10)
     options = Evaluating(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
-    result = verbs.worth(recipe, options, overrides=["beta=0.5"]).result()
+    result = api.worth(recipe, options, overrides=["beta=0.5"]).result()
     assert result["next_step"]["command"] == (
         f"limbeck worth {recipe} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "
         "--price teacher=0.3,1.2 --grader NAME"
@@ -282,18 +282,18 @@ def test_the_command_for_more_has_all_that_was_given(tmp_path):
 def test_a_role_that_there_is_none_of_is_named(asked):
     folder = asked[0]
     with pytest.raises(UsageError, match=r"techer=.*teacher, student, distilled") as caught:
-        verbs.evaluate("techer=x", f"student={folder / 'student'}", prompts=folder / "held.jsonl", workspace=folder)
+        api.evaluate("techer=x", f"student={folder / 'student'}", prompts=folder / "held.jsonl", workspace=folder)
     assert caught.value.code == "evaluation.role"
 
 
 def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
     recipe = pair_with(tmp_path, num=6, tokenizer=tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM))
-    notes = [note for note in verbs.worth(recipe, SHORT).result()["notes"] if "adds a system text" in note]
+    notes = [note for note in api.worth(recipe, SHORT).result()["notes"] if "adds a system text" in note]
     assert len(notes) == 1
     assert notes[0].startswith("student, teacher: ")
 
 
 def test_where_both_are_bad_the_next_step_is_answers_of_ones_own(tmp_path):
-    result = verbs.worth(pair_with(tmp_path, ["nobody says this"] * 60, num=60), SHORT).result()
+    result = api.worth(pair_with(tmp_path, ["nobody says this"] * 60, num=60), SHORT).result()
     assert result["verdict"]["decision"] == "don't"
     assert "of your own" in result["next_step"]["text"]

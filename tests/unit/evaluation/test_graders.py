@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from limbeck.errors import DataError, UsageError
-from limbeck.evaluation.grader_settings import GraderSettings, choose_grader
-from limbeck.evaluation.graders import Grade, chrf, grade, length_ratio, normalised
+from limbeck.evaluation.grading.grader_settings import GraderSettings, choose_grader
+from limbeck.evaluation.grading.graders import Grade, chrf, grade, length_ratio, normalised
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from builders import CHATML, tiny_llama, tiny_tokenizer
 from limbeck.data.templates import Template
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.comparison import compare
-from limbeck.evaluation.judge import (
+from limbeck.evaluation.deciding.comparison import compare
+from limbeck.evaluation.deciding.statistics import kappa
+from limbeck.evaluation.deciding.verdict import Decision, Reason, before
+from limbeck.evaluation.grading.judge import (
     Judged,
     Pair,
     Rubric,
@@ -26,8 +28,6 @@ from limbeck.evaluation.judge import (
     read_rubric,
     read_verdict,
 )
-from limbeck.evaluation.statistics import kappa
-from limbeck.evaluation.verdict import Decision, Reason, before
 from limbeck.rollouts.engine import Engine
 from limbeck.teachers.writer import Answer, LocalWriter, Question
 from pairs import language_model

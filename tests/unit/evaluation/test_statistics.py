@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from limbeck.evaluation import statistics
-from limbeck.evaluation.statistics import (
+from limbeck.evaluation.deciding import statistics
+from limbeck.evaluation.deciding.statistics import (
     Interval,
     difference,
     difference_deviation,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from graded import pair_of_counts
 
-from limbeck.evaluation.comparison import Comparison, compare
-from limbeck.evaluation.statistics import Interval, difference, share
-from limbeck.evaluation.verdict import Decision, Reason, after, before, points, prompts_needed, words
+from limbeck.evaluation.deciding.comparison import Comparison, compare
+from limbeck.evaluation.deciding.statistics import Interval, difference, share
+from limbeck.evaluation.deciding.verdict import Decision, Reason, after, before, points, prompts_needed, words
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limbeck.evaluation.written_numbers import unit_fits, unit_of, written_numbers
+from limbeck.evaluation.grading.written_numbers import unit_fits, unit_of, written_numbers
 
 # How each language groups thousands and marks decimals.
 MARKS = {"en": [(",", ".")], "pt": [(".", ",")], "it": [(".", ",")], "es": [(".", ","), (" ", ",")]}

@@ -25,16 +25,16 @@ from limbeck.models.adapters import (
     without_adapters,
 )
 from limbeck.models.load import load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.models.save import save_model as save_trained
 from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from pairs import language_model, random_prompts, recipe_of, state_of, tiny_model, train
+from limbeck.training.generation import choose_method
+from pairs import decoder_of, language_model, random_prompts, recipe_of, state_of, tiny_model, train
 
 CPU = torch.device("cpu")
 IDS = torch.tensor([[5, 9, 17, 200, 3, 44, 2, 7]])
@@ -218,7 +218,7 @@ def test_the_rollout_probe_holds_with_adapters_at_work():
 
 
 def greedy(model, way):
-    engine = Engine(model, stop_ids=(2,), pad_id=0, num_slots=2, way=way)
+    engine = Engine(model, stop_ids=(2,), pad_id=0, num_slots=2, decoder=decoder_of(model, way))
     requests = [Request(prompt.ids, 7, 8) for prompt in random_prompts(3)]
     return [each.ids for each in engine.generate(requests, GREEDY)]
 

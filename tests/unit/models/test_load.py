@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from builders import save_model, tiny_llama, tiny_tokenizer
 from limbeck.errors import ModelError, Refusal
 from limbeck.models.load import load_generation_config, load_model
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.models.save import save_model as save_trained
 from limbeck.models.save import weights_hash
 

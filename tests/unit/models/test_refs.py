@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from limbeck.errors import ModelError, UsageError
-from limbeck.models.refs import ModelRef, parse_ref
+from limbeck.models.refs import ModelRef
+from limbeck.models.resolve import parse_ref
 
 
 @pytest.fixture

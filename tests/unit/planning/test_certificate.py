@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from limbeck.models.load import LanguageModel
+from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.divergence import Objective
 from limbeck.planning import certificate
 from limbeck.planning.certificate import certify

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import explain, json_schema, setting_names
 from limbeck.recipe.parts import PracticeGrowth
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 
 NEEDED = {"student": "org/small", "teacher": "org/big", "prompts": "p.jsonl"}
 

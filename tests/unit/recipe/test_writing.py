@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.recipe.files import load_recipe, recipe_text, show
-from limbeck.recipe.schema import Recipe
+from limbeck.recipe.recipe import Recipe
 
 SOURCE = """\
 student: org/small  # the cheap one

@@ -11,14 +11,14 @@ from limbeck.errors import Diverged
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
-from pairs import language_model, random_prompts, tiny_model
+from pairs import decoder_of, language_model, random_prompts, tiny_model
 
 WAYS = ("lean", "slots", "generate")
 STOP = tuple(range(40, 60))  # a token in fifteen, so that answers end at many lengths
 
 
 def engine_of(model, num_slots=8, way="lean"):
-    return Engine(model, stop_ids=STOP, pad_id=0, num_slots=num_slots, way=way)
+    return Engine(model, stop_ids=STOP, pad_id=0, num_slots=num_slots, decoder=decoder_of(model, way))
 
 
 def requests_of(prompts, longest=24, step=0):
@@ -111,7 +111,10 @@ def test_each_request_has_its_own_limit():
         for row, prompt in enumerate(random_prompts(6))
     ]
     for way in WAYS:
-        answers = Engine(tiny_model(), stop_ids=(), pad_id=0, num_slots=4, way=way).generate(requests, Sampling())
+        model = tiny_model()
+        answers = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder=decoder_of(model, way)).generate(
+            requests, Sampling()
+        )
         assert [len(answer.ids) for answer in answers] == [1, 2, 3, 4, 5, 6]
         assert all(answer.cut_off for answer in answers)
 

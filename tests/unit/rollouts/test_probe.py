@@ -10,13 +10,13 @@ import transformers
 
 from builders import tiny_tokenizer
 from limbeck.errors import Refusal
+from limbeck.fast.gated import FAMILIES
 from limbeck.models.attention import LayerKinds, kinds_of
-from limbeck.models.gated import FAMILIES
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import choose_method
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
+from limbeck.training.generation import choose_method
 from pairs import language_model, random_prompts, tiny_model
 
 SMALL = {
@@ -85,7 +85,7 @@ def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
     monkeypatch.setattr("limbeck.rollouts.slots.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.way == "generate"
-    assert "disagree" in method.reason
+    assert "slots disagrees" in method.fallback
 
 
 def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
@@ -95,11 +95,11 @@ def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
     )
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.way == "generate"
-    assert "generate" in method.reason
+    assert "slots: it counts positions itself" in method.fallback
     requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
-    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, way="generate").generate(requests, GREEDY)
+    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder="generate").generate(requests, GREEDY)
     alone = [
-        Engine(model, stop_ids=(), pad_id=0, num_slots=1, way="generate").generate([request], GREEDY)[0]
+        Engine(model, stop_ids=(), pad_id=0, num_slots=1, decoder="generate").generate([request], GREEDY)[0]
         for request in requests
     ]
     assert [answer.ids for answer in batched] == [answer.ids for answer in alone]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from limbeck.errors import LimbeckError, Refusal, Stopped, UsageError
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.teachers import calls
 from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
 from limbeck.teachers.ledger import Cost
@@ -282,7 +282,7 @@ import signal
 import sys
 from contextlib import closing
 from pathlib import Path
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.teachers import calls
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
@@ -421,7 +421,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_sent(tmp_pat
 CRASH = """
 import sys
 from pathlib import Path
-from limbeck.models.refs import parse_ref
+from limbeck.models.resolve import parse_ref
 from limbeck.teachers import calls
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 workspace = Path(sys.argv[1])

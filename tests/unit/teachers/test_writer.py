@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from limbeck.data.rows import Message, Row
+from limbeck.data.prompt import Message, Row
 from limbeck.teachers.writer import Answer, ask, rows_of
 from pairs import prompt_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders import CHATML, prompt_row, save_model, tiny_llama, tiny_tokenizer, write_rows
-from limbeck import verbs
+from limbeck import api
 from limbeck.driver import resume_run, train_run
 from limbeck.errors import DataError, Refusal
 from limbeck.recipe.evaluating import Evaluating
@@ -110,7 +110,7 @@ def test_answers_of_an_evaluation_are_taken_over_only_to_the_same_ids(tmp_path):
 
     def asked():
         said = []
-        return verbs.worth(recipe, options, listen=lambda event: said.append(event["phase"])), " ".join(said)
+        return api.worth(recipe, options, listen=lambda event: said.append(event["phase"])), " ".join(said)
 
     first, _ = asked()
     again, said = asked()

@@ -1,0 +1,1 @@
+"""Models answer the same prompts."""

@@ -1,0 +1,1 @@
+"""From grades to a verdict: statistics, comparison, result."""

@@ -1,0 +1,1 @@
+"""CPU kernels, each beside its plain reference; `training.setup` plugs them in."""

@@ -29,6 +29,7 @@ from limbeck.models.resolve import parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.store import Run
+from limbeck.training.generation import engine_for
 from limbeck.training.material import Material, prepare_material
 
 ROOT = Path(__file__).parent.parent
@@ -69,9 +70,7 @@ def right_answers(folder: Path, material: Material, recipe: Recipe) -> tuple[boo
     ref = parse_ref(str(folder), workspace=Path())
     model = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device("cpu"))
     model = model.with_vocabulary(material.vocabulary.num_shared)
-    engine = Engine(
-        model, stop_ids=material.dialogue.stop.ids, pad_id=material.dialogue.pad_id, num_slots=2 * recipe.slots
-    )
+    engine = engine_for(model, material.dialogue, "slots", num_slots=2 * recipe.slots)
     prompts = material.held_out.prompts
     answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
     return tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))

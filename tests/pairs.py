@@ -18,7 +18,8 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.slots import Decoder
+from limbeck.rollouts.plain import PlainWriter
+from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
 from limbeck.routes.loop import Lesson
 from limbeck.routes.loop import train as train_lesson
 from limbeck.teachers.signal import Teacher
@@ -81,9 +82,9 @@ def recipe_of(**settings) -> Recipe:
     return Recipe(**{"student": "student", "teacher": "teacher", "prompts": "rows.jsonl", **settings})
 
 
-def decoder_of(model: LanguageModel, way: str) -> Decoder | str:
+def decoder_of(model: LanguageModel, way: str) -> Decoder | Writer:
     """The decoder of a name, as the engine takes it."""
-    return LeanDecoder(model) if way == "lean" else way
+    return {"lean": LeanDecoder, "slots": SlotDecoder, "generate": PlainWriter}[way](model)
 
 
 def state_of(

@@ -51,30 +51,31 @@ MAX_STEP_LINES = 2_600  # 4,000 is what the house allows
 ROOM_BUDGETS = {
     "api": 152,
     "cli": 292,
-    "compat": 3,
+    "compat": 73,
     "console": 139,
     "conversation": 74,
     "data": 1074,
-    "driver": 259,
+    "driver": 258,
     "embedded": 244,
-    "errors": 39,
+    "errors": 110,
     "evaluation": 2436,
-    "fast": 289,
+    "fast": 290,
     "http": 150,
     "machine": 145,
-    "models": 814,
+    "models": 810,
     "names": 54,
     "objectives": 797,
-    "planning": 402,
+    "planning": 414,
     "progress": 115,
-    "recipe": 837,
+    "recipe": 838,
     "reporting": 1041,
-    "rollouts": 556,
-    "routes": 239,
+    "rollouts": 559,
+    "routes": 228,
     "runs": 833,
     "teachers": 822,
-    "training": 1224,
+    "training": 1230,
 }
+MAX_UNTYPED = 221
 WITHOUT_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
@@ -171,6 +172,13 @@ def test_one_training_step_is_read_in_few_modules():
     assert total <= MAX_STEP_LINES
     outside = {"fast", "machine", "http", "runs", "evaluation", "planning", "reporting"}
     assert not {room_of(name) for name in closure} & outside
+
+
+def test_untyped_hand_overs_only_become_fewer():
+    """A dictionary of anything says nothing of what it holds; a dataclass does. Lower the number with the count."""
+    count = sum(len(re.findall(r"\[str, (?:Any|object)\]", path.read_text())) for path in FILES)
+    print(f"{count} of {MAX_UNTYPED}")
+    assert count <= MAX_UNTYPED
 
 
 def num_code_lines(text: str) -> int:

@@ -19,13 +19,12 @@ from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash, write_manner
 from limbeck.planning.check import CheckReport, plan_recipe
-from limbeck.planning.guards import alerts_of
+from limbeck.planning.guards import alerts_of, few_prompts_note
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, recipe_text
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.routes.loop import Lesson, train
-from limbeck.routes.off_policy import few_prompts_note
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_text

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from limbeck.compat import llama_body, replace_forward
+
 __all__ = ["FAMILIES", "gated_down", "keep_less"]
 
 # down(act(gate(x)) · up(x)) in every layer, each a linear layer of its own
@@ -24,11 +26,10 @@ def keep_less(module: PreTrainedModel) -> None:
     """From now on the module's gated layers keep less for the backward pass, where its family is one of these."""
     if module.config.model_type not in FAMILIES or module.config.hidden_act != "silu":
         return
-    body: Any = module.base_model  # of a family, so its modules are known by name
-    for layer in body.layers:
+    for layer in llama_body(module, normed_heads=False).layers:
         down = layer.mlp.down_proj
         if type(down) is nn.Linear and down.bias is None:  # not an adapted layer
-            layer.mlp.forward = partial(_forward, layer.mlp)
+            replace_forward(layer.mlp, partial(_forward, layer.mlp))
 
 
 def gated_down(gate: Tensor, up: Tensor, weight_HI: Tensor) -> Tensor:

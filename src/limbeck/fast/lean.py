@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limbeck.compat import llama_body
 from limbeck.fast.gated import FAMILIES
 from limbeck.models.adapters import merged_weight
 from limbeck.models.arena import joined
@@ -104,15 +105,14 @@ class LeanDecoder:
     def __init__(self, model: LanguageModel) -> None:
         assert is_lean(model)
         self._model = model
-        body: Any = model.module.base_model  # of a family, so its modules are known by name
-        self._body = body
+        self._has_norms = model.module.config.model_type == "qwen3"
+        self._body = body = llama_body(model.module, normed_heads=self._has_norms)
         first = body.layers[0].self_attn
         self._head_size = first.head_dim
         self._num_groups = first.k_proj.out_features // self._head_size
         self._num_queries = first.q_proj.out_features // self._head_size
         self._scaling = first.scaling
         self._kinds = kinds_of(model.module.config)
-        self._has_norms = model.module.config.model_type == "qwen3"
         self._max_length = self._num_rows = 0
         self._layers: list[_Layer] = []
         self._head: _Product | None = None

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from limbeck.compat import attention_implementation
 from limbeck.objectives.head import rounded_products
 
 __all__ = ["short_attention", "write_out_short_attention"]
@@ -33,7 +34,7 @@ def write_out_short_attention(module: PreTrainedModel) -> None:
     """From now on the module trains on short texts by the products written out, where its family offers that."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
-    if module.config._attn_implementation == "sdpa" and module.is_backend_compatible():
+    if attention_implementation(module) == "sdpa" and module.is_backend_compatible():
         module.set_attn_implementation(_NAME)
 
 

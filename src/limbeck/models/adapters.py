@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from limbeck.compat import lora_scaling, lora_weights
 from limbeck.errors import ModelError
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.save import unfinished, weights_hash
@@ -121,10 +122,10 @@ def merged_weight(linear: nn.Module) -> Tensor:
         return linear.get_parameter("weight").detach()
     weight = linear.get_base_layer().get_parameter("weight").detach()
     wide = torch.promote_types(weight.dtype, torch.float32)
-    a_RI, b_OR = (side.detach().to(wide) for side in _matrices(linear).values())
+    a_RI, b_OR = (side.detach().to(wide) for side in lora_weights(linear, ADAPTER).values())
     # GPT-2 keeps its weights as [I, O], all others as [O, I]
     left, right = (a_RI.T, b_OR.T) if linear.fan_in_fan_out else (b_OR, a_RI)
-    return torch.addmm(weight.to(wide), left, right, alpha=linear.scaling[ADAPTER]).to(weight.dtype)
+    return torch.addmm(weight.to(wide), left, right, alpha=lora_scaling(linear, ADAPTER)).to(weight.dtype)
 
 
 def without_adapters(model: LanguageModel) -> LanguageModel:
@@ -190,14 +191,8 @@ def _tensors(module: nn.Module) -> dict[str, nn.Parameter]:
     return {
         f"{PREFIX}{name}.{side}.weight": matrix
         for name, layer in _adapted(module).items()
-        for side, matrix in _matrices(layer).items()
+        for side, matrix in lora_weights(layer, ADAPTER).items()
     }
-
-
-def _matrices(layer: AdaptedLinear) -> dict[str, nn.Parameter]:
-    """A [R, I] and B [O, R]."""
-    sides = {"lora_A": layer.lora_A, "lora_B": layer.lora_B}
-    return {name: side[ADAPTER].get_parameter("weight") for name, side in sides.items()}
 
 
 def _take_off(module: PreTrainedModel) -> None:

@@ -27,10 +27,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file, find_adapter_config_file
+from transformers.utils import GENERATION_CONFIG_NAME, find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
+from limbeck.compat import find_file, recomputable_layers, replace_forward
 from limbeck.errors import ModelError, Refusal
 from limbeck.models.arena import move_together
 from limbeck.models.language_model import LanguageModel
@@ -201,9 +201,7 @@ def load_generation_config(ref: ModelRef) -> GenerationConfig:
     """The model's generation config, of which only the stop and pad ids are ever read."""
     source, options = _source(ref)
     with _reading(ref, "generation config"):
-        missing = ref.kind == "gguf" or (
-            cached_file(source, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **options) is None
-        )
+        missing = ref.kind == "gguf" or find_file(source, GENERATION_CONFIG_NAME, **options) is None
         # Base models are often saved without the file: then, and only then, the model's config holds the stop ids.
         if missing:
             return GenerationConfig.from_model_config(load_config(ref))
@@ -249,7 +247,7 @@ def checkpoint_activations(model: LanguageModel) -> None:
     Raises:
         Refusal: the architecture's layers are not made for it.
     """
-    layers = [layer for layer in model.module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    layers = recomputable_layers(model.module)
     if not layers:
         raise Refusal(
             "model.no-checkpointing",
@@ -258,7 +256,7 @@ def checkpoint_activations(model: LanguageModel) -> None:
             fix="Leave activation_checkpointing out; micro_batch_tokens lowers the same memory.",
         )
     for layer in layers:
-        layer.forward = partial(_checkpointed, layer.forward)
+        replace_forward(layer, partial(_checkpointed, layer.forward))
 
 
 def _checkpointed(forward: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from limbeck.recipe.recipe import Recipe
 from limbeck.training.state import StepRecord
 
-__all__ = ["Alert", "alerts_of"]
+__all__ = ["Alert", "alerts_of", "few_prompts_note"]
+
+# Below these a teacher's texts seldom change how a model writes.
+VERY_FEW_PROMPTS, FEW_PROMPTS = 100, 300
 
 NUM_STEPS = 5
 CUT_OFF_SHARE = 0.9
@@ -112,3 +116,16 @@ def _begins(guard: _Guard, history: Sequence[StepRecord]) -> bool:
     first, recent = history[0], history[-NUM_STEPS:]
     already = len(history) > NUM_STEPS and guard.holds(history[-NUM_STEPS - 1], first)
     return all(guard.holds(record, first) for record in recent) and not already
+
+
+def few_prompts_note(recipe: Recipe, num_prompts: int) -> str:
+    """What to say before an off-policy run on few prompts; nothing otherwise."""
+    if recipe.route != "off-policy" or num_prompts >= FEW_PROMPTS:
+        return ""
+    if num_prompts >= VERY_FEW_PROMPTS:
+        return f"{num_prompts} prompts are few for the off-policy route: {FEW_PROMPTS} and more change more habits."
+    return (
+        f"WARNING: only {num_prompts} prompts. A few dozen texts of a teacher rarely change how a model writes; the "
+        f"student will mostly learn these texts by heart. Find {VERY_FEW_PROMPTS} prompts or more, or train on-policy, "
+        "where new practice answers to the same prompts go on teaching."
+    )

@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
+from limbeck.compat import construct_scalar, resolve_scalar
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
 from limbeck.recipe.kinds import Text
@@ -219,7 +220,7 @@ def _plain_node(text: str) -> Node:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in ("'", '"'):
         return ScalarNode(_TEXT_TAGS[0], text[1:-1], style=text[0])
-    return ScalarNode(YAML(typ="safe", pure=True).resolver.resolve(ScalarNode, text, (True, False)), text)
+    return resolve_scalar(text)
 
 
 def plain_value(text: str) -> object:
@@ -233,7 +234,7 @@ def _value(node: Node) -> object:
     if node.tag in _TEXT_TAGS:
         return node.value
     try:
-        return YAML(typ="safe", pure=True).constructor.construct_object(node)
+        return construct_scalar(node)
     except (YAMLError, ValueError, LookupError):
         return []  # a number of thousands of digits, or a tag that recipes do not know: no setting takes a list
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from limbeck.data.batch import worthwhile_start
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.plain import refuse_not_finite, write_plainly
-from limbeck.rollouts.request import Completion, Request, Written
+from limbeck.rollouts.request import Completion, Request, Written, refuse_not_finite
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
-from limbeck.rollouts.slots import Decoder, SlotDecoder
+from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
 
 __all__ = ["Engine"]
 
@@ -63,7 +61,7 @@ class Engine:
         pad_id: int,
         num_slots: int,
         max_read_tokens: int = MAX_READ_TOKENS,
-        decoder: Decoder | Literal["slots", "generate"] = "slots",
+        decoder: Decoder | Writer | None = None,
     ) -> None:
         """
         Args:
@@ -72,15 +70,15 @@ class Engine:
             pad_id: fills short rows; never seen by an answer.
             num_slots: answers written at the same time.
             max_read_tokens: prompt tokens read in one pass, padding counted; a longer prompt is read alone.
-            decoder: what computes the next hidden states; "slots" is the general one of this room, and "generate"
-                takes transformers' own `generate` instead (`training.generation` chooses).
+            decoder: what computes the next hidden states, or writes whole batches by itself; left out, the general
+                decoder for all architectures (`training.generation` chooses).
         """
         self.model = model
         self.stop_ids = frozenset(stop_ids)
         self.pad_id = pad_id
         self.num_slots = num_slots
         self.max_read_tokens = max_read_tokens
-        self._decoder = SlotDecoder(model) if decoder == "slots" else None if decoder == "generate" else decoder
+        self._decoder = SlotDecoder(model) if decoder is None else decoder
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Write all answers, in the order of the requests."""
@@ -100,10 +98,10 @@ class Engine:
     def write(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
         """Write all answers, token by token, as they come."""
         decoder = self._decoder
-        if decoder is None or not requests:
-            yield from write_plainly(
-                self.model, requests, sampling, stop_ids=self.stop_ids, pad_id=self.pad_id, batch_size=self.num_slots
-            )
+        if not requests:
+            return
+        if isinstance(decoder, Writer):
+            yield from decoder.write(requests, sampling, self.stop_ids, self.pad_id, self.num_slots)
             return
         num_slots = min(self.num_slots, len(requests))
         longest = max(len(request.prompt_ids) + request.max_new_tokens for request in requests)

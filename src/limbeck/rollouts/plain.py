@@ -9,7 +9,6 @@ Shapes  B = sequences, T = positions, V = vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,12 +16,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
-from limbeck.errors import Diverged
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import Request, Written
+from limbeck.rollouts.request import Request, Written, refuse_not_finite
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 
-__all__ = ["refuse_not_finite", "write_plainly"]
+__all__ = ["PlainWriter"]
 
 
 @dataclass
@@ -45,45 +43,34 @@ class _CounterSampler(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter_(1, ids_B.unsqueeze(1), 0.0)
 
 
-def refuse_not_finite(logprob: float, name: str) -> None:
-    """Raises Diverged if a token could not be drawn because a logit is not a number."""
-    if not math.isfinite(logprob):
-        raise Diverged(
-            "rollouts.not-finite",
-            given=f"The logits of {name} are not finite numbers while it writes.",
-            needed="No token can be drawn from them: a weight is infinite or not a number.",
-            fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
-        )
+@dataclass(frozen=True)
+class PlainWriter:
+    """Generates with transformers' `generate`."""
 
+    model: LanguageModel
 
-def write_plainly(
-    model: LanguageModel,
-    requests: Sequence[Request],
-    sampling: Sampling,
-    *,
-    stop_ids: frozenset[int],
-    pad_id: int,
-    batch_size: int,
-) -> Iterator[Written]:
-    """Write the answers in fixed batches; a batch lasts as long as its longest answer."""
-    for first in range(0, len(requests), batch_size):
-        chunk = requests[first : first + batch_size]
-        config = GenerationConfig(
-            max_new_tokens=max(request.max_new_tokens for request in chunk),
-            do_sample=False,
-            eos_token_id=sorted(stop_ids) or None,
-            pad_token_id=pad_id,
-            use_cache=True,
-        )
-        ids_BT, logprobs_BT = _generate(model, chunk, sampling, config)
-        rows = zip(chunk, ids_BT.tolist(), logprobs_BT.tolist(), strict=True)
-        for offset, (request, tokens, logprobs) in enumerate(rows):
-            for position, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
-                at_limit = position + 1 == request.max_new_tokens
-                end = "stop" if token in stop_ids else "limit" if at_limit else None
-                yield Written(first + offset, token, logprob, end)
-                if end is not None:
-                    break
+    def write(
+        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
+    ) -> Iterator[Written]:
+        """Write the answers in fixed batches; a batch lasts as long as its longest answer."""
+        for first in range(0, len(requests), batch_size):
+            chunk = requests[first : first + batch_size]
+            config = GenerationConfig(
+                max_new_tokens=max(request.max_new_tokens for request in chunk),
+                do_sample=False,
+                eos_token_id=sorted(stop_ids) or None,
+                pad_token_id=pad_id,
+                use_cache=True,
+            )
+            ids_BT, logprobs_BT = _generate(self.model, chunk, sampling, config)
+            rows = zip(chunk, ids_BT.tolist(), logprobs_BT.tolist(), strict=True)
+            for offset, (request, tokens, logprobs) in enumerate(rows):
+                for position, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+                    at_limit = position + 1 == request.max_new_tokens
+                    end = "stop" if token in stop_ids else "limit" if at_limit else None
+                    yield Written(first + offset, token, logprob, end)
+                    if end is not None:
+                        break
 
 
 def _generate(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,9 +22,10 @@ from limbeck.errors import Refusal
 from limbeck.models.attention import Unsuitable, kinds_of
 from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.plain import PlainWriter
 from limbeck.rollouts.request import Completion, Request, Way
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.rollouts.slots import Decoder, SlotDecoder
+from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
 
 __all__ = ["MakeDecoder", "WritingMethod", "choose_method"]
 
@@ -38,7 +38,7 @@ FAST_NATS = {torch.float64: 1e-6, torch.float32: 2e-4}
 # between two right ways to compute them.
 TOLERANCE_HALF_NATS = 0.1
 
-MakeDecoder = Callable[[LanguageModel], "Decoder | Literal['slots', 'generate']"]
+MakeDecoder = Callable[[LanguageModel], Decoder | Writer]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def choose_method(
     """
     prompts = _probe_prompts(model, max_length)
     kind = model.module.config.model_type
-    makers: dict[Way, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": lambda model: "generate"}
+    makers: dict[Way, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": PlainWriter}
     gaps: list[float] = []
     troubles: list[str] = []
     share: bool | None = None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from limbeck.data.prompt import Prompt
+from limbeck.errors import Diverged
 from limbeck.rollouts.sampling import Purpose, stream_key
 
-__all__ = ["Completion", "Request", "Way", "Written", "prompt_requests"]
+__all__ = ["Completion", "Request", "Way", "Written", "prompt_requests", "refuse_not_finite"]
 
 # Who computes the next token: the lean decoder, the general one, or transformers' own `generate`.
 Way = Literal["lean", "slots", "generate"]
@@ -69,3 +71,14 @@ def prompt_requests(
         requests.append(Request(prompt.ids, key, max_new_tokens))
         num_asked[identity] += 1
     return requests
+
+
+def refuse_not_finite(logprob: float, name: str) -> None:
+    """Raises Diverged if a token could not be drawn because a logit is not a number."""
+    if not math.isfinite(logprob):
+        raise Diverged(
+            "rollouts.not-finite",
+            given=f"The logits of {name} are not finite numbers while it writes.",
+            needed="No token can be drawn from them: a weight is infinite or not a number.",
+            fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
+        )

@@ -11,15 +11,18 @@ Shapes  S = rows of the cache, B = rows of a pass, T = positions, K = key positi
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from limbeck.models.attention import ExplicitCache, attention_mask, kinds_of
 from limbeck.models.language_model import LanguageModel
+from limbeck.rollouts.request import Request, Written
+from limbeck.rollouts.sampling import Sampling
 
-__all__ = ["Decoder", "SlotDecoder"]
+__all__ = ["Decoder", "SlotDecoder", "Writer"]
 
 
 class Decoder(Protocol):
@@ -34,6 +37,15 @@ class Decoder(Protocol):
     def logits(self, hidden_BH: Tensor) -> Tensor: ...
 
     def release(self) -> None: ...
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What writes answers by itself, in fixed batches; see `plain.PlainWriter`."""
+
+    def write(
+        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
+    ) -> Iterator[Written]: ...
 
 
 class SlotDecoder:

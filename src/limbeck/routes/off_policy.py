@@ -28,10 +28,7 @@ from limbeck.training.health import refuse_non_finite_loss
 from limbeck.training.record import make_record
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["describe_objective", "few_prompts_note", "objective_of", "step"]
-
-# Below these a teacher's texts seldom change how a model writes.
-VERY_FEW_PROMPTS, FEW_PROMPTS = 100, 300
+__all__ = ["describe_objective", "objective_of", "step"]
 
 
 def step(
@@ -83,16 +80,3 @@ def describe_objective(recipe: Recipe) -> str:
     if recipe.objective == "cross_entropy":
         return "cross-entropy -log student(token) of given answers, nats per token"
     return objective_of(recipe).describe()
-
-
-def few_prompts_note(recipe: Recipe, num_prompts: int) -> str:
-    """What to say before an off-policy run on few prompts; nothing otherwise."""
-    if recipe.route != "off-policy" or num_prompts >= FEW_PROMPTS:
-        return ""
-    if num_prompts >= VERY_FEW_PROMPTS:
-        return f"{num_prompts} prompts are few for the off-policy route: {FEW_PROMPTS} and more change more habits."
-    return (
-        f"WARNING: only {num_prompts} prompts. A few dozen texts of a teacher rarely change how a model writes; the "
-        f"student will mostly learn these texts by heart. Find {VERY_FEW_PROMPTS} prompts or more, or train on-policy, "
-        "where new practice answers to the same prompts go on teaching."
-    )

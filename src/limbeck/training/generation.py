@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from limbeck.data.dialogue import Dialogue
 from limbeck.fast.lean import LeanDecoder, is_lean
 from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts import probe
 from limbeck.rollouts.engine import MAX_READ_TOKENS, Engine
+from limbeck.rollouts.plain import PlainWriter
 from limbeck.rollouts.probe import MakeDecoder, WritingMethod
 from limbeck.rollouts.request import Way
-from limbeck.rollouts.slots import Decoder
+from limbeck.rollouts.slots import SlotDecoder
 
 __all__ = ["choose_method", "engine_for"]
 
@@ -26,12 +25,12 @@ def engine_for(
     model: LanguageModel, dialogue: Dialogue, way: Way, *, num_slots: int, max_read_tokens: int = MAX_READ_TOKENS
 ) -> Engine:
     """What generates with `model` in a dialogue, in the way that was chosen for it."""
-    decoder: Decoder | Literal["slots", "generate"] = LeanDecoder(model) if way == "lean" else way
+    makers: dict[Way, MakeDecoder] = {"lean": LeanDecoder, "slots": SlotDecoder, "generate": PlainWriter}
     return Engine(
         model,
         stop_ids=dialogue.stop.ids,
         pad_id=dialogue.pad_id,
         num_slots=num_slots,
         max_read_tokens=max_read_tokens,
-        decoder=decoder,
+        decoder=makers[way](model),
     )

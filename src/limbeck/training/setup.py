@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from limbeck.compat import Renamed
 from limbeck.data.dialogue import Dialogue
 from limbeck.fast.gated import keep_less
 from limbeck.fast.short_attention import write_out_short_attention
@@ -79,15 +80,24 @@ def load_models(
     content = weights_hash(student.module)
     if recipe.lora is not None:
         attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
+    notes = tuple(_patch(student))
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     models = Models(student, content, weights, None, writing(student, "student", material.dialogue.pad_id), None)
     if material.teacher_dialogue is None or material.teacher_ref is None:
-        return replace(models, notes=tuple(_fallback(student, models.student_writing)))
+        return replace(models, notes=(*notes, *_fallback(student, models.student_writing)))
     dtype = None if recorded is None else recorded["teacher_dtype"]
-    teacher, notes = _load_teacher(models, material, material.teacher_ref, recipe, device, dtype)
+    teacher, teacher_notes = _load_teacher(models, material, material.teacher_ref, recipe, device, dtype)
     teacher_writing = writing(teacher, "teacher", material.teacher_dialogue.pad_id)
     fallbacks = (*_fallback(student, models.student_writing), *_fallback(teacher, teacher_writing))
-    return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=(*notes, *fallbacks))
+    return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=(*notes, *teacher_notes, *fallbacks))
+
+
+def _patch(student: LanguageModel) -> Iterator[str]:
+    """Let the student's gated layers keep less for the backward pass; a note where this version cannot."""
+    try:
+        keep_less(student.module)
+    except Renamed as error:
+        yield f"{student.name} keeps more memory for its gradients than it needs: {error}."
 
 
 def _fallback(model: LanguageModel, writing: WritingMethod) -> Iterator[str]:
@@ -132,7 +142,6 @@ def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) ->
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:
     """The state before the first step."""
-    keep_less(models.student.module)
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
     if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":

@@ -14,6 +14,7 @@ from limbeck.fast.gated import FAMILIES
 from limbeck.models.attention import LayerKinds, kinds_of
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
+from limbeck.rollouts.plain import PlainWriter
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.training.generation import choose_method
@@ -97,9 +98,9 @@ def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
     assert method.way == "generate"
     assert "slots: it counts positions itself" in method.fallback
     requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
-    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder="generate").generate(requests, GREEDY)
+    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder=PlainWriter(model)).generate(requests, GREEDY)
     alone = [
-        Engine(model, stop_ids=(), pad_id=0, num_slots=1, decoder="generate").generate([request], GREEDY)[0]
+        Engine(model, stop_ids=(), pad_id=0, num_slots=1, decoder=PlainWriter(model)).generate([request], GREEDY)[0]
         for request in requests
     ]
     assert [answer.ids for answer in batched] == [answer.ids for answer in alone]

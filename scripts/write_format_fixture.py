@@ -34,7 +34,8 @@ from limbeck.errors import Stopped
 from limbeck.recipe.evaluating import Evaluating
 from misbehaving_server import MisbehavingServer, Seen, completion, http
 
-SMALL = {"hidden_size": 8, "intermediate_size": 16, "tie_embeddings": True, "scale": 4.0}
+SMALL = {"hidden_size": 8, "intermediate_size": 16, "scale": 4.0}
+LIKELY_END = 3.0  # of the row of the stop token, or no answer would ever end
 LETTERS = "eotan"
 TURN = "Yes, choose export."
 
@@ -71,6 +72,8 @@ def write_fixture(folder: Path) -> None:
             verbs.train("recipes/finished.yaml")
             verbs.evaluate("finished", options=Evaluating(name="finished", grader="contains", by=("topic",)))
             verbs.train("recipes/hosted.yaml")
+    for name in ("finished", "hosted"):
+        shutil.rmtree(folder / "runs" / name / "checkpoints")  # to keep the fixture small: who is done needs none
     shutil.rmtree(folder / ".config", ignore_errors=True)
 
 
@@ -78,7 +81,10 @@ def write_pair(folder: Path) -> None:
     """Two models that differ in their seeds; conversations of two turns; and held-out prompts with short answers."""
     tokenizer = tiny_tokenizer()
     for seed, name in enumerate(("student", "teacher")):
-        save_model(folder / name, tiny_llama(tokenizer, seed=seed, **SMALL), tokenizer)
+        model = tiny_llama(tokenizer, seed=seed, **SMALL)
+        with torch.no_grad():
+            model.get_output_embeddings().weight[tokenizer.eos_token_id] *= LIKELY_END
+        save_model(folder / name, model, tokenizer)
     write_rows(folder / "rows.jsonl", [conversation(CORPUS[row % 6][: 12 + row], row) for row in range(16)])
     held_out = [conversation(f"question {row}: {CORPUS[row % 6][:10]}", row) for row in range(6)]
     write_rows(folder / "held-out.jsonl", held_out)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import torch
 
-from limbeck import verbs
+from limbeck import api
 from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
 
@@ -105,7 +105,7 @@ def write_recipe(settings: dict[str, Any], folder: Path) -> Path:
 
 def trajectory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train once, and read the run folder."""
-    run = verbs.train(write_recipe(settings, folder))
+    run = api.train(write_recipe(settings, folder))
     events: list[dict[str, Any]] = run.read_events()
     of_kind = {kind: [event for event in events if event["kind"] == kind] for kind in ("step", "evaluation", "done")}
     first, *measured = of_kind["evaluation"]

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import torch
 
 from builders import CORPUS, save_model, tiny_llama, tiny_tokenizer, write_rows
-from limbeck import verbs
+from limbeck import api
 from limbeck.errors import Stopped
 from limbeck.recipe.evaluating import Evaluating
 from misbehaving_server import MisbehavingServer, Seen, completion, http
@@ -63,15 +63,15 @@ def write_fixture(folder: Path) -> None:
     write_pair(folder / "pair")
     with MisbehavingServer(told) as server:
         write_recipes(folder / "recipes", server.url)
-        undisturbed = verbs.train("recipes/stopped.yaml", overrides=["name=undisturbed"])
+        undisturbed = api.train("recipes/stopped.yaml", overrides=["name=undisturbed"])
         shutil.copy(undisturbed.model_path / "model.safetensors", folder / "undisturbed.safetensors")
         shutil.rmtree(undisturbed.path)
         try:
-            verbs.train("recipes/stopped.yaml", listen=stop_after_3)
+            api.train("recipes/stopped.yaml", listen=stop_after_3)
         except Stopped:
-            verbs.train("recipes/finished.yaml")
-            verbs.evaluate("finished", options=Evaluating(name="finished", grader="contains", by=("topic",)))
-            verbs.train("recipes/hosted.yaml")
+            api.train("recipes/finished.yaml")
+            api.evaluate("finished", options=Evaluating(name="finished", grader="contains", by=("topic",)))
+            api.train("recipes/hosted.yaml")
     for name in ("finished", "hosted"):
         shutil.rmtree(folder / "runs" / name / "checkpoints")  # to keep the fixture small: who is done needs none
     shutil.rmtree(folder / ".config", ignore_errors=True)

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
+from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,6 +77,8 @@ ROOM_BUDGETS = {
     "teachers": 822,
     "training": 1230,
 }
+# Imported only where the user's own object is of them.
+OPTIONAL_OBJECTS = {"pandas", "datasets", "IPython"}
 MAX_UNTYPED = 221
 WITHOUT_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -254,6 +258,25 @@ def test_looking_at_runs_and_recipes_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_import_is_a_declared_dependency():
+    """What is imported by name is declared by name, also where something else brings it along."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [each for name, extra in project["optional-dependencies"].items() if name != "dev" for each in extra]
+    declared = {re.match(r"[\w.-]+", each)[0].lower() for each in (*project["dependencies"], *extras)}
+    homes = packages_distributions()
+    imported: dict[str, Path] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and node.level == 0 else []
+            imported |= {name.split(".")[0]: path for name in names}
+    for name, path in imported.items():
+        if name == "limbeck" or name in sys.stdlib_module_names or name in OPTIONAL_OBJECTS:
+            continue
+        known = {home.lower().replace("_", "-") for home in homes.get(name, [name])}
+        assert known & declared, f"{path} imports {name}, which pyproject.toml does not declare"
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

@@ -217,7 +217,7 @@ def test_the_turns_that_are_asked_for_and_no_others_are_learnt_each_with_its_end
     path = write_pair(tmp_path, rows=rows, held_out="held.jsonl", train_on=which, **settings)
     material = material_of(path)
     targets = material.targets if where == "supervised" else material.own
-    found = {prompt.source: material.tokenizer.decode(targets.answer_to(prompt)) for prompt in targets.prompts}
+    found = {prompt.source: material.dialogue.tokenizer.decode(targets.answer_to(prompt)) for prompt in targets.prompts}
     name = "rows" if where == "supervised" else "own"
     assert [text for source, text in found.items() if source.startswith(f"{name}.jsonl:1")] == [
         f"{text}<|im_end|>" for text in learnt

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import CHATML, tiny_llama, tiny_tokenizer
+from limbeck.data.dialogue import Dialogue
+from limbeck.data.stops import StopSet
 from limbeck.data.templates import Template
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.deciding.comparison import compare
@@ -339,7 +341,10 @@ def test_a_model_in_this_process_judges_end_to_end(tmp_path):
 
     def judge(name: str) -> Judged:
         engine = Engine(language_model(module, tokenizer), stop_ids=[tokenizer.eos_token_id], pad_id=0, num_slots=4)
-        writer = LocalWriter(engine, Template(CHATML, "student", ""), {}, 0.0, 8, 400)
+        stop = StopSet((tokenizer.eos_token_id,), tokenizer.eos_token_id, ())
+        template = Template(CHATML, "student", "")
+        dialogue = Dialogue(tokenizer, template, {}, stop, 0, len(tokenizer), 408)
+        writer = LocalWriter(engine, dialogue, 0.0, 8)
         return ask_judge(writer, pairs, SHORT, tmp_path / "judgements.jsonl", judge=name, models=NAMES)
 
     assert judge("untrained").num_unreadable == 6

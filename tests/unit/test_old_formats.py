@@ -10,12 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from limbeck import verbs
+from limbeck import __version__, verbs
 from limbeck.cli import run_cli
+from limbeck.errors import DataError
+from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
-from limbeck.teachers.ledger import Cost, Ledger
+from limbeck.teachers.ledger import Cost, Ledger, Question
 
 FORMAT_1 = Path(__file__).parent.parent / "fixtures" / "format-1"
 # A weight moves by about the learning rate in a step, so other kernels, which round a gradient to 1e-6 of its size,
@@ -106,3 +108,70 @@ def test_an_old_run_goes_on_to_where_it_would_have_come_undisturbed(old, capsys)
     assert distance(done.model_path / "model.safetensors", old / "undisturbed.safetensors", old) < ROUNDING
     checkpoint = FORMAT_1 / "runs" / "stopped" / "checkpoints" / "step-00000003" / "student.safetensors"
     assert distance(checkpoint, old / "undisturbed.safetensors", old) > 100 * ROUNDING, "three steps are far more"
+
+
+# ------------------------------------------------------------------------------------------------- formats of later
+
+
+HEADED = ("runs/finished/events.jsonl", "evaluations/finished/evaluation.json", "teachers/tiny-api/ledger.jsonl")
+
+
+def of_format(path, number):
+    """Let a file say that a later version wrote it."""
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("{", f'{{"format": {number}, "limbeck": "9.1.0", ', 1), encoding="utf-8")
+
+
+def opened(old, name):
+    if name.startswith("runs"):
+        return Run.named(old, "finished").read_events()
+    if name.startswith("evaluations"):
+        return Evaluation.named(old, "finished").result()
+    return Ledger(old, "http://127.0.0.1:1/v1", "tiny-api")
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_format_1_may_be_said_and_a_later_one_is_refused_with_the_version_that_wrote_it(old, name):
+    as_it_was = (old / name).read_text(encoding="utf-8")
+    assert '"format"' not in as_it_was
+    of_format(old / name, 1)
+    opened(old, name)
+    (old / name).write_text(as_it_was, encoding="utf-8")
+    of_format(old / name, 2)
+    with pytest.raises(DataError, match=r"format 2, written by Limbeck 9\.1\.0.*reads formats 1 to 1") as refused:
+        opened(old, name)
+    assert refused.value.code == "run.format-unknown"
+
+
+@pytest.mark.parametrize("number", ['"1"', "0", "null", "1.5"])
+def test_what_is_no_format_is_refused(old, number):
+    of_format(old / HEADED[0], number)
+    with pytest.raises(DataError, match="has format"):
+        Run.named(old, "finished").read_events()
+
+
+def test_one_run_of_a_later_format_hides_no_other(old, capsys):
+    of_format(old / HEADED[0], 2)
+    assert run_cli(["runs"]) == 0
+    captured = capsys.readouterr()
+    assert "stopped" in captured.out
+    assert "9.1.0" in captured.err
+    assert run_cli(["show", "finished"]) == 2
+    assert "run.format-unknown" in capsys.readouterr().err
+
+
+def test_what_is_written_now_bears_its_format(old):
+    done = verbs.train("recipes/finished.yaml", overrides=["name=new", f"workspace={old}"])
+    first, *others = done.read_events()
+    assert first["format"] == 1
+    assert first["limbeck"] == __version__
+    assert not any("format" in event for event in others)
+    asked = verbs.evaluate("new", options=Evaluating(name="new", grader="contains"))
+    assert asked.asked()["format"] == 1
+    again = verbs.evaluate("new", options=Evaluating(name="new", grader="contains"))
+    assert again.result() == asked.result(), "the header is no part of the question"
+    ledger = Ledger(old, "http://127.0.0.1:1/v1", "new")
+    for sample in range(2):
+        ledger.intend(Question({"model": "tiny"}, sample, 20, Cost(1, 20, 0)), 5.0)
+    lines = [json.loads(line) for line in ledger.path.read_text(encoding="utf-8").splitlines()]
+    assert [line.get("format") for line in lines] == [1, None]

@@ -29,8 +29,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import torch
 
 from limbeck import api
+from limbeck.recipe.files import load_recipe
 from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
+from pairs import replay
 
 ROOT = Path(__file__).parent.parent
 PAIR = ROOT / "tests" / "fixtures" / "format-1" / "pair"
@@ -39,7 +41,7 @@ GOLDEN = ROOT / "tests" / "golden" / "trajectories.json"
 NUM_STEPS = 10
 COMMON: dict[str, Any] = {
     **{"student": str(PAIR / "student"), "prompts": str(PAIR / "rows.jsonl")},
-    **{"held_out": str(PAIR / "held-out.jsonl"), "steps": NUM_STEPS, "evaluate_every": 1, "prompts_per_step": 4},
+    **{"held_out": 6, "steps": NUM_STEPS, "evaluate_every": 1, "prompts_per_step": 4},
     **{"learning_rate": 1e-2, "warmup_steps": 3, "decay_share": 0.4, "weight_decay": 0.1, "max_grad_norm": 0.5},
     **{"micro_batch_tokens": 128, "chunk_tokens": 16, "seed": 3, "name": "golden", "device": "cpu"},
 }
@@ -129,12 +131,7 @@ def _step(run: Run, event: dict[str, Any], measured: dict[str, Any]) -> dict[str
     if marks.is_file():
         practised = [each for each in read_marks(marks).answers if each.source.startswith("practice on ")]
         found["practised"] = [
-            {
-                "source": each.source.removeprefix("practice on "),
-                "ids": each.token_ids.tolist(),
-                "cut_off": each.cut_off,
-            }
-            for each in practised
+            {"source": each.source.removeprefix("practice on "), "ids": each.token_ids.tolist()} for each in practised
         ]
     return found
 
@@ -150,7 +147,15 @@ def record() -> dict[str, Any]:
         for name, settings in ROUTES.items():
             with tempfile.TemporaryDirectory() as folder:
                 found["routes"][name] = trajectory(settings, Path(folder))
-    return found
+    return json.loads(json.dumps(found))
+
+
+def replayed(settings: dict[str, Any], stored: dict[str, Any], folder: Path) -> dict[str, list[str]]:
+    """What the stored answers of a route give in float64."""
+    recipe = load_recipe(write_recipe(settings, folder), [], {}).recipe
+    practised = [step.get("practised", []) for step in stored["steps"]]
+    found = replay(recipe, practised, stored.get("teacher"))
+    return {name: [float.hex(value) for value in values] for name, values in found.items()}
 
 
 def first_difference(stored: object, found: object, place: str = "") -> str:
@@ -171,12 +176,16 @@ def first_difference(stored: object, found: object, place: str = "") -> str:
 def main() -> int:
     """Record, or check what is recorded; the exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = json.loads(json.dumps(record()))
+    found = record()
     if "--check" in sys.argv[1:]:
         stored = json.loads(GOLDEN.read_text(encoding="utf-8"))
-        difference = first_difference({**stored, "replays": None}, {**found, "replays": None})
+        difference = first_difference({name: stored[name] for name in found}, found)
         print(difference or "All routes are as they were, bit for bit.")
         return int(bool(difference))
+    found["replays"] = {}
+    for name, settings in ROUTES.items():
+        with exact(), tempfile.TemporaryDirectory() as folder:
+            found["replays"][name] = replayed(settings, found["routes"][name], Path(folder))
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"{GOLDEN} holds {len(ROUTES)} routes.")

@@ -5,7 +5,7 @@
 FOLDER is new. It is a workspace whose recipes name their models relative to it, so a copy of it works anywhere after
 `cd`; the prompts are found where it was written, so who resumes a run in a copy gives them anew (`--set prompts=...`).
 
-pair/                      student, teacher, prompts and held-out prompts with answers
+pair/                      student, teacher and prompts with answers
 recipes/                   stopped.yaml, finished.yaml and hosted.yaml
 runs/stopped               on-policy, asked to stop after step 3 of 6
 runs/finished              on-policy, done, with marks; evaluations/finished is an evaluation of it
@@ -42,7 +42,7 @@ TURN = "Yes, choose export."
 COMMON = """\
 student: pair/student
 prompts: ../pair/rows.jsonl
-held_out: ../pair/held-out.jsonl
+held_out: 6
 prompts_per_step: 4
 learning_rate: 0.01
 warmup_steps: 0
@@ -78,16 +78,14 @@ def write_fixture(folder: Path) -> None:
 
 
 def write_pair(folder: Path) -> None:
-    """Two models that differ in their seeds; conversations of two turns; and held-out prompts with short answers."""
+    """Two models that differ in their seeds, and conversations of two turns with short answers."""
     tokenizer = tiny_tokenizer()
     for seed, name in enumerate(("student", "teacher")):
         model = tiny_llama(tokenizer, seed=seed, **SMALL)
         with torch.no_grad():
             model.get_output_embeddings().weight[tokenizer.eos_token_id] *= LIKELY_END
         save_model(folder / name, model, tokenizer)
-    write_rows(folder / "rows.jsonl", [conversation(CORPUS[row % 6][: 12 + row], row) for row in range(16)])
-    held_out = [conversation(f"question {row}: {CORPUS[row % 6][:10]}", row) for row in range(6)]
-    write_rows(folder / "held-out.jsonl", held_out)
+    write_rows(folder / "rows.jsonl", [conversation(CORPUS[row % 6][: 12 + row], row) for row in range(22)])
 
 
 def conversation(text: str, row: int) -> dict[str, object]:

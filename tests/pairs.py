@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from builders import CORPUS, prompt_row, save_model, tiny_llama, tiny_tokenizer, write_rows
 from limbeck.data.prompt import Prompt
 from limbeck.fast.lean import LeanDecoder
+from limbeck.models.adapters import attach_adapters
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import PlainWriter
+from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.sampling import Sampling
 from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
 from limbeck.routes.loop import Lesson
 from limbeck.routes.loop import train as train_lesson
+from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Teacher
+from limbeck.training.answers import written_targets
+from limbeck.training.material import prepare_material
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import StepRecord, TrainState
 from limbeck.training.weights import TrainedWeights
@@ -93,6 +103,82 @@ def state_of(
     engine = Engine(student, stop_ids=stop_ids, pad_id=0, num_slots=num_slots)
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     return TrainState(student, weights, engine, make_optimizer(weights.named.values(), recipe))
+
+
+class StoredAnswers:
+    """Stands for a writer: hands out the answers that were stored of one step after the other."""
+
+    def __init__(self, steps: Sequence[Sequence[Mapping[str, Any]]], pad_id: int) -> None:
+        self.steps, self.pad_id = iter([step for step in steps if step]), pad_id
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        stored = next(self.steps)
+        assert len(stored) == len(requests), "as many answers as were stored"
+        return [Completion(tuple(row["ids"]), (0.0,) * len(row["ids"]), False) for row in stored]
+
+
+class Angles(torch.nn.Module):
+    """Rotation angles of positions in float64; transformers' are float32, which rounds otherwise elsewhere."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        size = config.head_dim
+        self.rate_D = config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+
+    def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = (position_ids[..., None] * self.rate_D).repeat(1, 1, 2)
+        return angles.cos(), angles.sin()
+
+
+def _norm(norm: torch.nn.Module, hidden: Tensor) -> Tensor:
+    return norm.weight * hidden * (hidden.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+
+
+def double(module: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A Llama all in float64, in place: transformers computes norms, angles and eager attention in float32."""
+    module.double().set_attn_implementation("sdpa")
+    module.model.rotary_emb = Angles(module.config)
+    for each in module.modules():
+        if isinstance(each, LlamaRMSNorm):
+            each.forward = partial(_norm, each)
+    return module
+
+
+def replay(
+    recipe: Recipe, practised: Sequence[Sequence[Mapping[str, Any]]], written: Sequence[dict[str, Any]] | None
+) -> dict[str, list[float]]:
+    """Train in float64 on answers that were stored: loss, gradient norm and learning rate of each step, and the weights
+    at the end as one number for each tensor, its product with the cosines of 0, 1, 2, ...
+
+    Args:
+        practised: what the student wrote in each step: rows with `source` of the prompt and `ids`.
+        written: what the teacher wrote before training, as `answers/teacher.jsonl` holds it.
+    """
+    material = prepare_material(recipe)
+    student = language_model(LlamaForCausalLM.from_pretrained(recipe.student), material.dialogue.tokenizer)
+    if recipe.lora is not None:
+        attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
+    double(student.module)
+    for name, weight in student.module.named_parameters():
+        if "lora_A" in name:  # random numbers in float32 end otherwise elsewhere
+            weight.data = torch.arange(weight.numel(), dtype=torch.float64).cos().view_as(weight) / 4
+    teacher = None
+    if recipe.teacher is not None and recipe.scores:
+        teacher = LocalTeacher(language_model(double(LlamaForCausalLM.from_pretrained(recipe.teacher))))
+    state = state_of(student, recipe.model_copy(update={"precision": "float32"}))
+    state.engine = StoredAnswers(practised, material.dialogue.pad_id)
+    targets = material.targets if written is None else written_targets(written, material, recipe)
+    lesson = Lesson(material.train.prompts, teacher, targets, material.own)
+    found: dict[str, list[float]] = {"loss": [], "grad_norm": [], "learning_rate": []}
+    for stored, record in zip(practised, train_lesson(state, lesson, recipe), strict=True):
+        for name, values in found.items():
+            values.append(getattr(record, name))
+        if stored:
+            assert [prompt.source for prompt in state.practised[0]] == [row["source"] for row in stored]
+    for name, weight in sorted(state.weights.named.items()):
+        flat = weight.detach().flatten()
+        found[name] = [(flat @ torch.arange(len(flat), dtype=torch.float64).cos()).item()]
+    return found
 
 
 def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:

@@ -22,7 +22,7 @@ from limbeck.errors import DataError, Refusal, UsageError
 from limbeck.names import check_name
 from limbeck.runs.folder import LockedFolder
 from limbeck.runs.lineage import is_same_model
-from limbeck.runs.lines import append_line, event_line, write_text
+from limbeck.runs.lines import FORMAT, append_line, check_format, event_line, write_text
 
 __all__ = ["RESULT_KEYS", "Evaluation", "list_evaluations", "open_evaluation", "worth_record"]
 
@@ -59,11 +59,12 @@ class Evaluation(LockedFolder):
         if self.asked_path.is_file():
             self._refuse(self.changes(asked))
         else:
-            self._write(self.asked_path, {**asked, "facts": {}})
+            self._write(self.asked_path, {**FORMAT, **asked, "facts": {}})
 
     def changes(self, asked: Mapping[str, object]) -> list[str]:
         """What differs between `asked` and what was asked when the evaluation began."""
-        return _differences({**self.asked(), "facts": None}, {**_as_written(asked), "facts": None})
+        before = {name: value for name, value in self.asked().items() if name not in FORMAT}
+        return _differences({**before, "facts": None}, {**_as_written(asked), "facts": None})
 
     def learn(self, alias: str, facts: Mapping[str, object]) -> None:
         """Write down what was found out about a model, its weights for one, or find the same written down already.
@@ -110,6 +111,7 @@ class Evaluation(LockedFolder):
                 needed="It is written when all models have answered and all answers are graded.",
                 fix="Give the same command again: it goes on where it stopped.",
             )
+        self.asked()  # bears the format of both
         return _object(self.result_path, RESULT_KEYS)
 
     def write_result(self, result: Mapping[str, object]) -> None:
@@ -186,6 +188,7 @@ def _object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if isinstance(value, dict) and value.keys() >= set(needed):
+        check_format(value, path)
         return value
     raise DataError(
         "evaluation.unreadable",

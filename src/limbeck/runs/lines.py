@@ -1,6 +1,9 @@
 """The files of a run: JSON lines that one process appends to while others read, and files that are replaced whole.
 
 A line that does not end, for it is being written or was torn by a crash, is not there yet.
+
+The first object of a log, a ledger or an evaluation bears `FORMAT` and the version that wrote it. One without is of
+format 1; one of a later format than this version knows is refused, whoever reads it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from limbeck import __version__
 from limbeck.errors import DataError, Stopped
 
 __all__ = [
+    "FORMAT",
     "append_line",
+    "check_format",
     "event_line",
     "iterate_lines",
     "iterate_places",
@@ -25,6 +31,24 @@ __all__ = [
     "write_failed",
     "write_text",
 ]
+
+NEWEST_FORMAT = 1
+FORMAT = {"format": NEWEST_FORMAT, "limbeck": __version__}
+"""What the first object of a file says of the rest."""
+
+
+def check_format(first: Mapping[str, object], path: Path) -> None:
+    """Raises DataError where the first object of a file bears a format that this version does not know."""
+    number = first.get("format", 1)
+    if isinstance(number, int) and 1 <= number <= NEWEST_FORMAT:
+        return
+    raise DataError(
+        "run.format-unknown",
+        given=f"{path} has format {number!r}, written by Limbeck {first.get('limbeck', '(version not given)')}.",
+        needed=f"Limbeck {__version__} reads formats 1 to {NEWEST_FORMAT}; a later one may mean other things by the "
+        "same names.",
+        fix="Use the version that wrote it, or a newer one.",
+    )
 
 
 def event_line(event: Mapping[str, object], indent: int | None = None) -> str:
@@ -107,7 +131,10 @@ def iterate_places(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[
         while start < end:
             line = file.readline()  # lines of a binary file end at the newline byte alone
             number += 1
-            yield start, start + len(line), _parsed(line, f"{name}:{number}")
+            value = _parsed(line, f"{name}:{number}")
+            if start == 0:
+                check_format(value, path)
+            yield start, start + len(line), value
             start += len(line)
 
 

@@ -10,7 +10,8 @@
     ├── model/                 the result, whole
     └── run.lock               who writes; its time is the heartbeat
 
-An event has a time (ISO 8601, UTC) and a kind. The kinds `start`, `done`, `failed` and `stopped` say how a run stands.
+An event has a time (ISO 8601, UTC) and a kind, the first also the format of the folder (see lines.py). The kinds
+`start`, `done`, `failed` and `stopped` say how a run stands.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Literal, Self
 from limbeck.errors import DataError
 from limbeck.names import is_name
 from limbeck.runs.folder import LockedFolder
-from limbeck.runs.lines import append_line, event_line, iterate_lines, with_time
+from limbeck.runs.lines import FORMAT, append_line, event_line, iterate_lines, with_time
 from limbeck.runs.lock import Holder, look
 
 __all__ = ["Run", "RunState", "RunStatus", "current_events", "list_runs"]
@@ -70,7 +71,8 @@ class Run(LockedFolder):
         """Add one event, with the time, as the last line of the log. Ends of a run wait until the disk has them."""
         self._needs_lock()
         assert isinstance(event.get("kind"), str), "an event has a kind"
-        append_line(self.events_path, event_line(with_time(event)), durable=event["kind"] in _ENDS)
+        first = FORMAT if self.events_path.stat().st_size == 0 else {}
+        append_line(self.events_path, event_line({**with_time(event), **first}), durable=event["kind"] in _ENDS)
 
     def read_events(self) -> list[dict[str, object]]:
         """All events so far, oldest first. An event that is being written, or was torn by a crash, is not there."""

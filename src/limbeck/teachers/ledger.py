@@ -29,7 +29,7 @@ import psutil
 
 from limbeck.http import Lost, Reply
 from limbeck.names import check_name, inside
-from limbeck.runs.lines import append_line, event_line, iterate_places, with_time, write_failed
+from limbeck.runs.lines import FORMAT, append_line, event_line, iterate_places, with_time, write_failed
 
 __all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "Question"]
 
@@ -149,7 +149,8 @@ class Ledger:
             self._append({**entry, **asked, "raw": body.decode("utf-8", "surrogateescape")})
 
     def _append(self, entry: Mapping[str, object]) -> None:
-        append_line(self.path, event_line(with_time(entry)), durable=True)
+        first = FORMAT if self._end == 0 else {}
+        append_line(self.path, event_line({**with_time(entry), **first}), durable=True)
         self._read_on()
 
     def _read_on(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from limbeck.errors import DataError, Refusal, UsageError
 from limbeck.runs.evaluations import RESULT_KEYS, Evaluation, list_evaluations, open_evaluation
+from limbeck.runs.lines import FORMAT
 
 ASKED = {"prompts": {"hash": "a", "num": 2}, "models": ["teacher", "student"]}
 
@@ -50,7 +51,7 @@ def test_a_continued_evaluation_is_the_same_or_refused(tmp_path: Path) -> None:
         with pytest.raises(Refusal, match=r'weights of teacher was "a", is "b"'):
             evaluation.learn("teacher", {"weights": "b"})
         evaluation.begin(ASKED)
-    assert evaluation.asked() == {**ASKED, "facts": {"teacher": {"weights": "a"}}}
+    assert evaluation.asked() == {**FORMAT, **ASKED, "facts": {"teacher": {"weights": "a"}}}
 
 
 def test_without_a_name_a_stopped_evaluation_of_the_same_question_goes_on(tmp_path: Path) -> None:

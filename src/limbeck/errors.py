@@ -25,8 +25,9 @@ A message is written once, in the file `messages.py` of its folder, as a functio
 
     raise file_empty(file=path.name, size=len(data))
 
-The code is stable and the parameters are kept beside the text (`LimbeckError.parameters`, `Note.parameters`), so that
-scripts can rely on both and a message can be shown in another language.
+Where one code has several texts, each has a variant as its third part ("data.field-type.prompt"); what is raised has
+the code alone. The code is stable and the parameters are kept beside the text (`LimbeckError.parameters`,
+`Note.parameters`), so that scripts can rely on both and a message can be shown in another language.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 __all__ = [
     "CATALOGUE",
     "DataError",
     "Diverged",
+    "Fault",
+    "FaultText",
     "LimbeckError",
     "ModelError",
     "Note",
@@ -53,6 +56,7 @@ __all__ = [
     "UsageError",
     "VocabularyMismatch",
     "error",
+    "fault",
     "fill",
     "note",
 ]
@@ -70,6 +74,24 @@ class Text:
     fix: str
 
 
+@dataclass(frozen=True)
+class FaultText:
+    """The template of a fault in a file of the user: what is there, and what is expected there."""
+
+    given: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with one place of a file; faults are collected and reported together."""
+
+    code: str
+    given: str
+    expected: str
+    parameters: Mapping[str, object]
+
+
 class LimbeckError(Exception):
     """An error with a stable code and a message in three parts. `parameters` are the values that the text shows."""
 
@@ -84,6 +106,10 @@ class LimbeckError(Exception):
         self.fix = fix
         self.parameters = dict(parameters or {})
         super().__init__(f"{given} {needed} {fix} [{code}]")
+
+    def with_code(self, code: str) -> Self:
+        """The same message under a more specific code."""
+        return type(self)(code, given=self.given, needed=self.needed, fix=self.fix, parameters=self.parameters)
 
 
 class UsageError(LimbeckError, ValueError):
@@ -151,7 +177,23 @@ def error(kind: type[E], code: str) -> Callable[[Callable[P, Text]], Callable[P,
         def make(*args: P.args, **values: P.kwargs) -> E:
             text, known = template(*args, **values), _bound(template, args, values)
             parts = {name: fill(getattr(text, name), known) for name in ("given", "needed", "fix")}
-            return kind(code, **parts, parameters=known)
+            return kind(_stable(code), **parts, parameters=known)
+
+        return make
+
+    return decorate
+
+
+def fault(code: str) -> Callable[[Callable[P, FaultText]], Callable[P, Fault]]:
+    """Makes a fault's function of its template, as `error` does."""
+
+    def decorate(template: Callable[P, FaultText]) -> Callable[P, Fault]:
+        _register(code, template)
+
+        @wraps(template)
+        def make(*args: P.args, **values: P.kwargs) -> Fault:
+            text, known = template(*args, **values), _bound(template, args, values)
+            return Fault(_stable(code), fill(text.given, known), fill(text.expected, known), known)
 
         return make
 
@@ -195,6 +237,11 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
+
+
+def _stable(code: str) -> str:
+    """A code without its variant."""
+    return ".".join(code.split(".")[:2])
 
 
 def _register(code: str, template: Callable[..., Any]) -> None:

@@ -13,6 +13,8 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import Faults, listing, named, places, shown
+from limbeck.data.messages import prompts as messages
+from limbeck.data.messages import templates as about_templates
 from limbeck.data.prompt import Prompt, Row, content_hash
 from limbeck.data.templates import (
     RENDER_ERRORS,
@@ -24,7 +26,6 @@ from limbeck.data.templates import (
     probe_template,
     render,
 )
-from limbeck.errors import DataError, Refusal
 
 __all__ = ["RenderedPrompts", "key_of", "prompts_hash", "render_prompts", "tokenise"]
 
@@ -55,8 +56,8 @@ def render_prompts(
 ) -> RenderedPrompts:
     """Renders each row up to where the answer begins, and tokenises the text, adding no tokens to it.
 
-    `options` are variables for the template; `max_prompt_tokens` counts what opens the answer too. With `faults`, rows
-    that the template refuses are left out and noted there, unless none is left.
+    `options` are variables for the template; `max_prompt_tokens` includes the generation prompt. With `faults`, rows
+    that the template refuses are left out and added there, unless none is left.
 
     Raises:
         DataError: the template refuses rows (all are listed), rows are over the limit, or none is left.
@@ -80,23 +81,19 @@ def render_prompts(
         prompts.append(Prompt(ids, text, row.messages, key, seen[key], *known))
         seen[key] += 1
     if long and (on_long == "refuse" or not prompts):
-        raise DataError(
-            "data.prompt-too-long" if on_long == "refuse" else "data.no-prompts-left",
-            given=f"{len(long)} of {len(rows)} prompts are longer than max_prompt_tokens: {max_prompt_tokens}:"
-            f"{listing(long)}\n",
-            needed="A prompt is never cut, since the cut may take the question itself, and at least one must be left.",
-            fix="Raise max_prompt_tokens or shorten these prompts"
-            + (", or set long_prompts: skip to leave them out." if on_long == "refuse" else "."),
-        )
+        if on_long == "skip":
+            raise messages.no_prompts_left(num=len(long), limit=max_prompt_tokens, listing=listing(long))
+        counts = {"num": len(long), "num_rows": len(rows), "limit": max_prompt_tokens}
+        raise messages.prompts_too_long(**counts, listing=listing(long))
     notes = [*_template_notes(prompts, template, facts, options), *_token_notes(prompts, tokenizer)]
     if long:
-        notes.insert(0, f"Skipped, longer than max_prompt_tokens: {max_prompt_tokens}: {places(long)}.")
+        notes.insert(0, messages.prompts_skipped(limit=max_prompt_tokens, rows=places(long)))
     injected = facts.injected_system if _without_system(prompts) else None
     return RenderedPrompts(tuple(prompts), injected, tuple(notes))
 
 
 def key_of(prompt: Prompt) -> str:
-    """What names a prompt in every model's answers: its conversation, however a template writes it."""
+    """The key of a prompt in every model's answers: its conversation, however a template renders it."""
     return content_hash(prompt.messages)
 
 
@@ -120,9 +117,8 @@ def _render_all(
         except RENDER_ERRORS as error:
             place = _refused_turn(row, tokenizer, template, options)
             field = f"messages[{place}] ({row.messages[place].role})"
-            expected = f"turns that the {template.origin} template writes, or template: FILE with one that writes these"
-            source = named(row.source, row.extra)
-            found.add("data.template-refused", source, field, describe_refusal(error), expected)
+            refused = about_templates.template_refused(reason=describe_refusal(error), origin=template.origin)
+            found.add(named(row.source, row.extra), field, refused)
     if faults is None or not kept:
         found.raise_if_any()
     return kept, texts
@@ -176,16 +172,16 @@ def _template_notes(
     """What the template adds to rows, and what it leaves out."""
     bare = _without_system(prompts)
     if facts.injected_system is not None and bare:
-        yield f"The template adds a system text to {places(bare)}: {shown(facts.injected_system)}."
+        yield about_templates.system_injected(rows=places(bare), text=shown(facts.injected_system))
     if template.start_added:
-        yield "The template writes no start token; the tokenizer's stands before each prompt, and is saved with it."
+        yield about_templates.start_token_added()
     if "think" in facts.generation_prompt:
-        yield f"The template opens each answer with {shown(facts.generation_prompt)}; it belongs to the prompt."
+        yield about_templates.answer_opened(text=shown(facts.generation_prompt))
     if "strftime_now" in template.source and "date_string" not in options:
-        yield "The template may write the date of today, which stays fixed for this run; see template_options."
+        yield about_templates.template_dated()
     changed = [each.source for each in prompts if any(turn.content.strip() not in each.text for turn in each.messages)]
     if changed:
-        yield f"The template changes turns in {places(changed)}; both models read what it writes."
+        yield about_templates.turns_changed(rows=places(changed))
 
 
 def _token_notes(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> Iterator[str]:
@@ -193,17 +189,12 @@ def _token_notes(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> Iterator[st
     bos = tokenizer.bos_token_id
     doubled = [prompt.source for prompt in prompts if bos is not None and prompt.ids[:2] == (bos, bos)]
     if doubled:
-        raise Refusal(
-            "data.template-double-bos",
-            given=f"Two start tokens {tokenizer.bos_token} begin {places(doubled)}.",
-            needed="The models were trained with one; a second moves every position and lowers quality unseen.",
-            fix="Remove it from the template or from the rows' text.",
-        )
+        raise about_templates.template_double_bos(token=str(tokenizer.bos_token), rows=places(doubled))
     missing = [prompt.source for prompt in prompts if prompt.ids[:1] != (bos,)]
     if bos is not None and missing and tokenizer("a")["input_ids"][:1] == [bos]:
-        yield f"The tokenizer begins a text with {tokenizer.bos_token}, the template does not: {places(missing)}."
+        yield about_templates.start_token_missing(token=str(tokenizer.bos_token), rows=places(missing))
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     pattern = re.compile("|".join(re.escape(token) for token in special) or "(?!)")
     controlled = [prompt.source for prompt in prompts if any(pattern.search(turn.content) for turn in prompt.messages)]
     if controlled:
-        yield f"Control tokens stand in the text of {places(controlled)}: a turn may end early there."
+        yield about_templates.control_tokens_in_text(rows=places(controlled))

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from limbeck.errors import DataError
+from limbeck.data.messages import rows as messages
+from limbeck.errors import Fault
 
 __all__ = ["Faults", "listing", "named", "nearest", "places", "shown"]
 
@@ -17,43 +18,40 @@ _SHOWN_LENGTH = 60
 
 
 class Faults:
-    """The faults of one file, in its order. `or_else` is what else than correcting it somebody can do."""
+    """The faults of one file, in its order. `alternative` ends the advice to correct them: ", or do that"."""
 
-    def __init__(self, file_name: str, *, or_else: str = "") -> None:
+    def __init__(self, file_name: str, *, alternative: str = "") -> None:
         self.file_name = file_name
-        self._or_else = or_else
+        self._alternative = alternative
         self._sources: set[str] = set()
         self._found: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, code: str, source: str, field: str, given: str, expected: str) -> None:
-        """Notes a fault: its row ("tickets.jsonl:12"), its field (may be empty), what is there and what is expected."""
+    def add(self, source: str, field: str, fault: Fault) -> None:
+        """Add a fault of a row ("tickets.jsonl:12") and, where it is in one, of a field."""
         place = f"{source}, {field}" if field else source
         self._sources.add(source)
-        self._found.append((code, f"{place}: {given}; expected {expected}"))
+        self._found.append((fault.code, f"{place}: {fault.given}; expected {fault.expected}"))
 
     def raise_if_any(self) -> None:
         """Raises DataError with all faults; its code is theirs, or "data.rows-faulty" when they differ in kind."""
         if not self._found:
             return
         codes, lines = zip(*self._found, strict=True)
-        count = "1 fault" if len(self) == 1 else f"{len(self)} faults"
-        raise DataError(
-            codes[0] if len(set(codes)) == 1 else "data.rows-faulty",
-            given=f"{self.file_name} has {count}:{listing(lines)}\n",
-            needed="Every row must be read exactly as it is meant, so none is skipped or repaired unasked.",
-            fix=f"Correct or remove these rows and start again{self._or_else}.",
+        found = messages.rows_faulty(
+            file=self.file_name, num=len(self), listing=listing(lines), alternative=self._alternative
         )
+        raise found if len(set(codes)) > 1 else found.with_code(codes[0])
 
     @property
     def num_rows(self) -> int:
         """How many rows have faults."""
         return len(self._sources)
 
-    def told(self) -> str:
-        """The faults as a list, for a note on rows that were left out for them."""
+    def listed(self) -> str:
+        """The faults as a list, for a note on rows that were left out because of them."""
         return listing([line for _, line in self._found])
 
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
 
 from limbeck.data.faults import Faults, nearest, shown
-from limbeck.errors import DataError
+from limbeck.data.messages import rows as messages
+from limbeck.errors import Fault
 
 __all__ = ["read_bytes", "read_values"]
 
@@ -34,31 +34,15 @@ _BLANK = re.compile(r"\s*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class _Oddity(NamedTuple):
-    """Stands in a parsed value for something that Python would read and JSON does not mean."""
-
-    code: str
-    given: str
-    expected: str
-
-
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file of rows. Raises DataError when there is no such file, or it is of another kind."""
+    if path.is_dir():
+        raise messages.file_is_folder(path=path)
     if not path.is_file():
-        raise DataError(
-            "data.file-missing",
-            given=f"{path} is {'a folder' if path.is_dir() else f'not there{nearest(path.name, path.parent)}'}.",
-            needed="A JSONL file of prompts is needed.",
-            fix="Correct the path; it is relative to the folder you start in.",
-        )
+        raise messages.file_missing(path=path, nearest=nearest(path.name, path.parent))
     data = path.read_bytes()
     if (other := _other_format(path.suffix.lower(), data[:4])) is not None:
-        raise DataError(
-            "data.format-unsupported",
-            given=f"{path.name} is {other[0]}, not JSONL in UTF-8.",
-            needed='Prompts are read from one JSON object a line, such as {"prompt": "..."}, saved as UTF-8.',
-            fix=other[1],
-        )
+        raise messages.format_unsupported(file=path.name, form=other[0], conversion=other[1])
     return data.removeprefix(_BOM)
 
 
@@ -69,7 +53,7 @@ def _other_format(suffix: str, start: bytes) -> tuple[str, str] | None:
     if suffix in _TABLES:
         how = f'pandas.{_TABLES[suffix]}.to_json("rows.jsonl", orient="records", lines=True, force_ascii=False)'
         return f"a table ({suffix})", f"Convert it, with pandas for example: {how}."
-    return (f"packed ({suffix})", "Unpack it.") if suffix in _PACKED else None
+    return (f"compressed ({suffix})", "Decompress it.") if suffix in _PACKED else None
 
 
 def read_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
@@ -80,10 +64,10 @@ def read_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
     first_line = data.lstrip().partition(b"\n")[0].strip()
     read = _whole_values if first_line.startswith(b"[") or first_line == b"{" else _line_values
     for source, value in read(data, faults):
-        oddities = list(_oddities(value, ""))
-        for field, oddity in oddities:
-            faults.add(oddity.code, source, field, oddity.given, oddity.expected)
-        if not oddities:
+        found = list(_faults_in(value, ""))
+        for field, fault in found:
+            faults.add(source, field, fault)
+        if not found:
             yield source, value
 
 
@@ -121,39 +105,39 @@ def _whole_values(data: bytes, faults: Faults) -> Iterator[tuple[str, object]]:
 
 def _add_unreadable(error: ValueError | RecursionError, source: str, faults: Faults) -> None:
     if isinstance(error, UnicodeDecodeError):
-        given = f"byte {error.start + 1} is 0x{error.object[error.start]:02x}, which is not UTF-8"
-        faults.add("data.not-utf8", source, "", given, "a file saved as UTF-8")
+        position = error.start
+        faults.add(source, "", messages.not_utf8(position=position + 1, byte=error.object[position]))
         return
     reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-    faults.add("data.json-invalid", source, "", f"not JSON: {reason}", "one complete JSON object on a line")
+    faults.add(source, "", messages.json_invalid(reason=reason))
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | _Oddity:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | Fault:
+    """An object as a dictionary; a Fault stands in a parsed value for what Python would read and JSON does not mean."""
     result = dict(pairs)
     if len(result) == len(pairs):
         return result
     ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-    return _Oddity("data.key-repeated", f"the key {shown(key)} stands twice in one object", "each key once")
+    return messages.key_repeated(key=shown(key))
 
 
-def _not_finite(text: str) -> _Oddity:
-    return _Oddity("data.number-not-finite", f"the value {text}", "null, or a number that JSON knows")
+def _not_finite(text: str) -> Fault:
+    return messages.number_not_finite(value=text)
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_not_finite)
 
 
-def _oddities(value: object, field: str) -> Iterator[tuple[str, _Oddity]]:
-    """Every oddity in a value, with the field where it stands; half a surrogate pair in a text is one too."""
-    if isinstance(value, _Oddity):
+def _faults_in(value: object, field: str) -> Iterator[tuple[str, Fault]]:
+    """Every fault in a value, with its field; half a surrogate pair in a text is one too."""
+    if isinstance(value, Fault):
         yield field, value
     elif isinstance(value, str) and (found := _LONE_SURROGATE.search(value)):
-        given = f"half of a surrogate pair, \\u{ord(found.group()):04x}, at character {found.start() + 1}"
-        yield field, _Oddity("data.lone-surrogate", given, "whole characters")
+        yield field, messages.lone_surrogate(code_point=ord(found.group()), position=found.start() + 1)
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _oddities(key, f"a key of {field or 'the row'}")
-            yield from _oddities(inner, f"{field}.{key}" if field else key)
+            yield from _faults_in(key, f"a key of {field or 'the row'}")
+            yield from _faults_in(inner, f"{field}.{key}" if field else key)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _oddities(inner, f"{field}[{index}]")
+            yield from _faults_in(inner, f"{field}[{index}]")

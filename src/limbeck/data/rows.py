@@ -23,8 +23,9 @@ from pathlib import Path
 
 from limbeck.data.faults import Faults, named, shown
 from limbeck.data.jsonl import read_bytes, read_values
+from limbeck.data.messages import rows as messages
 from limbeck.data.prompt import Message, Row
-from limbeck.errors import DataError
+from limbeck.errors import Fault
 
 __all__ = ["RowSet", "read_rows"]
 
@@ -63,38 +64,34 @@ def read_rows(path: Path | str, known: Faults | None = None) -> RowSet:
     if known is None or not rows:
         faults.raise_if_any()
     if not rows:
-        raise DataError(
-            "data.file-empty",
-            given=f"{path.name} has no rows ({len(data)} bytes).",
-            needed="At least one prompt is needed.",
-            fix='Write rows such as {"prompt": "..."} into it, one a line.',
-        )
+        raise messages.file_empty(file=path.name, num_bytes=len(data))
     return RowSet(rows, hashlib.sha256(data).hexdigest(), (*_form_notes(readers), *_notes(rows)))
 
 
 def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     notes: list[str] = []
     if num_references := sum(row.reference is not None for row in rows):
-        carry = "1 row carries" if num_references == 1 else f"{num_references} rows carry"
-        notes.append(f"{carry} a reference answer; only supervised training reads it.")
+        notes.append(messages.references_present(num=num_references))
     num_repeated = len(rows) - len({row.content_hash for row in rows})
     if num_repeated:
-        notes.append(f"{num_repeated} of {len(rows)} rows repeat the prompt of an earlier row.")
+        notes.append(messages.prompts_repeated(num=num_repeated, num_rows=len(rows)))
     columns = Counter(name for row in rows for name in row.extra)
     if columns:
-        names = ", ".join(f"{name} ({num})" for name, num in sorted(columns.items()))
-        notes.append(f"Columns kept with their rows but not part of the prompt: {names}.")
+        notes.append(messages.columns_kept(columns=_counted(columns)))
     return tuple(notes)
+
+
+def _counted(names: Mapping[str, int]) -> list[str]:
+    return [f"{name} ({num})" for name, num in sorted(names.items())]
 
 
 def _form_notes(readers: Sequence[_RowReader]) -> Iterator[str]:
     """How messages were read where they come in other forms than role and content alone."""
     if renamed := sum(reader.is_from_value for reader in readers):
-        yield f"Rows in from/value form: {renamed} of {len(readers)}; human is read as user, gpt as assistant."
+        yield messages.from_value_rows(num=renamed, num_rows=len(readers))
     unread = Counter(name for reader in readers for name in reader.unread)
     if unread:
-        names = ", ".join(f"{name} ({num})" for name, num in sorted(unread.items()))
-        yield f"Keys of messages that nothing here reads: {names}."
+        yield messages.keys_unread(keys=_counted(unread))
 
 
 class _RowReader:
@@ -112,46 +109,42 @@ class _RowReader:
     def read(self, columns: object) -> Row | None:
         num_faults = len(self._faults)
         if not isinstance(columns, dict):
-            expected = 'an object such as {"prompt": "..."}'
-            self._fault("data.row-not-object", "", f"the row is {shown(columns)}", expected)
+            self._add("", messages.row_not_object(value=shown(columns)))
             return None
         self._place = named(self._source, columns)
         self._refuse_unsupported(columns, _UNSUPPORTED_COLUMNS, "")
         field = self._conversation_field(columns)
-        messages = self._messages(columns.get(field), field)
+        turns = self._messages(columns.get(field), field)
         references: dict[str, tuple[str, ...]] = {}
-        if field != "prompt" and messages and messages[-1].role == "assistant":
-            references[field] = (messages.pop().content,)
+        if field != "prompt" and turns and turns[-1].role == "assistant":
+            references[field] = (turns.pop().content,)
         references |= self._references(columns)
         if len(set(references.values())) > 1:
-            given = f"different reference answers in {' and '.join(references)}"
-            self._fault("data.field-ambiguous", "", given, "one reference answer")
-        if len(self._faults) == num_faults and (not messages or messages[-1].role != "user"):
-            given = f"the last turn is of role {messages[-1].role}" if messages else "there is no turn to answer"
-            expected = "a user turn at the end (a reference answer stands in messages, or in a column completion)"
-            self._fault("data.conversation-end", field, given, expected)
+            self._add("", messages.references_differ(columns=list(references)))
+        if len(self._faults) == num_faults and not turns:
+            self._add(field, messages.no_turn(columns=[field]))
+        elif len(self._faults) == num_faults and turns[-1].role != "user":
+            self._add(field, messages.last_turn_not_user(role=turns[-1].role))
         if len(self._faults) != num_faults:
             return None
         extra = {name: value for name, value in columns.items() if name not in (*_CONVERSATIONS, *_REFERENCES)}
         reference, *others = next(iter(references.values()), (None,))
-        return Row(tuple(messages), reference, self._source, extra, tuple(filter(None, others)))
+        return Row(tuple(turns), reference, self._source, extra, tuple(filter(None, others)))
 
-    def _fault(self, code: str, field: str, given: str, expected: str) -> None:
-        self._faults.add(code, self._place, field, given, expected)
+    def _add(self, field: str, fault: Fault) -> None:
+        self._faults.add(self._place, field, fault)
 
     def _refuse_unsupported(self, holder: Mapping[str, object], names: Sequence[str], prefix: str) -> None:
         for name in names:
             if holder.get(name):
-                given = f"there is {shown(holder[name])}"
-                self._fault("data.field-unsupported", prefix + name, given, "turns of text alone")
+                self._add(prefix + name, messages.field_unsupported(value=shown(holder[name])))
 
     def _conversation_field(self, columns: Mapping[str, object]) -> str:
         present = [name for name in _CONVERSATIONS if columns.get(name) is not None]
         if len(present) > 1:
-            self._fault("data.field-ambiguous", "", f"the row has both {' and '.join(present)}", "one of them")
+            self._add("", messages.conversation_ambiguous(columns=present))
         elif not present:
-            expected = "prompt or messages (or conversations)"
-            self._fault("data.field-missing", "prompt", f"the row has {_names(columns)}", expected)
+            self._add("prompt", messages.conversation_missing(columns=_names(columns)))
         return present[0] if present else "prompt"
 
     def _messages(self, value: object, field: str) -> list[Message]:
@@ -161,14 +154,13 @@ class _RowReader:
         if isinstance(value, list):
             return [self._message(message, f"{field}[{index}]") for index, message in enumerate(value)]
         if value is not None:
-            expected = "a text or a list of messages" if field == "prompt" else "a list of messages"
-            self._fault("data.field-type", field, f"the value is {shown(value)}", expected)
+            wrong = messages.prompt_type if field == "prompt" else messages.conversation_type
+            self._add(field, wrong(value=shown(value)))
         return []
 
     def _message(self, value: object, field: str) -> Message:
         if not isinstance(value, dict):
-            expected = 'an object such as {"role": "user", "content": "..."}'
-            self._fault("data.field-type", field, f"the message is {shown(value)}", expected)
+            self._add(field, messages.message_type(value=shown(value)))
             return Message("", "")
         self._refuse_unsupported(value, _UNSUPPORTED_KEYS, f"{field}.")
         is_from_value = "from" in value and "role" not in value
@@ -176,16 +168,15 @@ class _RowReader:
         keys = ("from", "value") if is_from_value else ("role", "content")
         missing = [name for name in keys if name not in value]
         for name in missing:
-            given = f"the message has {_names(value)}"
-            self._fault("data.field-missing", f"{field}.{name}", given, f"the keys {' and '.join(keys)}")
+            self._add(f"{field}.{name}", messages.message_key_missing(keys=_names(value), required=list(keys)))
         if missing:
             return Message("", "")
         self.unread |= value.keys() - {*keys, *_UNSUPPORTED_KEYS}
         role, content = (value[name] for name in keys)
         known = _FROM_VALUE_ROLES if is_from_value else _ROLES
         if not isinstance(role, str) or role not in known:
-            expected = "system, human or gpt" if is_from_value else "system, user or assistant"
-            self._fault("data.role-unknown", f"{field}.{keys[0]}", f"the role is {shown(role)}", expected)
+            roles = ["system", "human", "gpt"] if is_from_value else ["system", "user", "assistant"]
+            self._add(f"{field}.{keys[0]}", messages.role_unknown(role=shown(role), known=roles))
             role = ""
         role = known.get(role, "")
         text = self._text(content, f"{field}.{keys[1]}")
@@ -197,7 +188,7 @@ class _RowReader:
         """A content as one text; None where it is none, which is noted."""
         if not isinstance(content, list):
             if not isinstance(content, str):
-                self._fault("data.field-type", field, f"the content is {shown(content)}", "a text")
+                self._add(field, messages.content_type(value=shown(content)))
                 return None
             return content
         texts: list[str] = []
@@ -206,13 +197,18 @@ class _RowReader:
             if kind == "text" and isinstance(text, str):
                 texts.append(text)
             else:
-                given = f"the part is {shown(part)}" if kind in (None, "text") else f"the part is of type {shown(kind)}"
-                self._fault("data.part-unsupported", f"{field}[{index}]", given, "text parts alone")
+                known = kind in (None, "text")
+                wrong = (
+                    messages.part_unsupported(part=shown(part))
+                    if known
+                    else messages.part_type_unsupported(kind=shown(kind))
+                )
+                self._add(f"{field}[{index}]", wrong)
         return "".join(texts) if len(texts) == len(content) else None
 
     def _refuse_empty(self, text: str, field: str) -> None:
         if not text.strip():
-            self._fault("data.content-empty", field, f"the text is {shown(text)}", "text, or no such turn")
+            self._add(field, messages.content_empty(text=shown(text)))
 
     def _references(self, columns: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
@@ -225,11 +221,9 @@ class _RowReader:
             if texts and all(isinstance(text, str) for text in texts):
                 found[name] = tuple(texts)
             elif value is not None:
-                given = f"the reference answer is {shown(value)}"
-                expected = "a text, a list of texts that are all right, one assistant turn in a list, or null"
-                self._fault("data.reference-invalid", name, given, expected)
+                self._add(name, messages.reference_invalid(value=shown(value)))
         return found
 
 
-def _names(columns: Mapping[str, object]) -> str:
-    return ", ".join(columns) or "nothing"
+def _names(columns: Mapping[str, object]) -> list[str]:
+    return list(columns) or ["(none)"]

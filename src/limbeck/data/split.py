@@ -1,4 +1,4 @@
-"""The held-out split, by content: the same conversation never stands on both sides."""
+"""The held-out split, by content: the same conversation is never on both sides."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limbeck.data.faults import places
+from limbeck.data.messages import rows as messages
 from limbeck.data.prompt import Row
 from limbeck.data.rows import read_rows
-from limbeck.errors import DataError
 
 __all__ = ["Split", "split_held_out"]
 
@@ -21,7 +21,7 @@ _NUM_PLACES = 2**64
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on and rows to judge by, each in the order of the file."""
+    """Rows for training and held-out rows, each in the order of the file."""
 
     train: tuple[Row, ...]
     held_out: tuple[Row, ...]
@@ -37,23 +37,20 @@ def split_held_out(rows: Sequence[Row], held_out: float | int | Path) -> Split:
     """
     if isinstance(held_out, Path):
         file = read_rows(held_out)
-        held, notes = file.rows, [f"{held_out.name}: {note}" for note in file.notes]
+        held, notes = file.rows, [messages.held_out_file_note(file=held_out.name, text=note) for note in file.notes]
         contents = {row.content_hash for row in held}
     else:
         contents = _drawn({row.content_hash for row in rows}, held_out)
         held = tuple(row for row in rows if row.content_hash in contents)
-        notes = [f"{len(held)} of {len(rows)} rows are held out; rows that repeat a prompt are on one side."]
+        notes = [messages.held_out_rows(num=len(held), num_rows=len(rows))]
     train = tuple(row for row in rows if row.content_hash not in contents)
     if not train or not held:
-        raise DataError(
-            "data.too-few-to-hold-out",
-            given=f"held_out: {held_out} leaves {len(train)} of {len(rows)} rows to train on, {len(held)} to judge by.",
-            needed="At least one conversation must stand on each side, and none on both.",
-            fix="Add prompts, hold out fewer, or name another file.",
+        raise messages.too_few_to_hold_out(
+            held_out=str(held_out), num_train=len(train), num_rows=len(rows), num_held_out=len(held)
         )
     if isinstance(held_out, Path) and len(train) < len(rows):
         shared = [row.source for row in rows if row.content_hash in contents]
-        notes.append(f"Taken out of training, since {held_out.name} has them too: {places(shared)}.")
+        notes.append(messages.taken_out_of_training(file=held_out.name, rows=places(shared)))
     return Split(train, held, tuple(notes))
 
 

@@ -1,4 +1,4 @@
-"""Where an answer ends: one explicit set of stop ids per run, and the id that fills unused places of a batch."""
+"""Where an answer ends: one explicit set of stop ids per run, and the id that pads a batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from transformers import GenerationConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from limbeck.data.messages import templates as messages
 from limbeck.data.templates import Options, Template, probe_template
-from limbeck.errors import ModelError
 
 __all__ = ["StopSet", "compare_stops", "pad_id", "stop_ids"]
 
@@ -37,27 +37,17 @@ def stop_ids(
         found = tokenizer.eos_token_id
     ids = list(dict.fromkeys(found if isinstance(found, (list, tuple)) else [] if found is None else [found]))
     if ids and not configured:
-        notes.append(f"The model's configuration names no stop token; its tokenizer does: {_named(tokenizer, ids)}.")
+        notes.append(messages.stop_from_tokenizer(tokens=_named(tokenizer, ids)))
     turn_end = probe_template(tokenizer, template, options).turn_end
     end_of_turn = _first_control_token(tokenizer, turn_end, ids)
     if end_of_turn is None:
-        notes.append(
-            f"The template ends a turn with the text {turn_end[:20]!r}: answers stop at {_named(tokenizer, ids)}."
-        )
+        notes.append(messages.turn_ends_with_text(text=repr(turn_end[:20]), tokens=_named(tokenizer, ids)))
     elif end_of_turn not in ids:
-        notes.append(
-            f"The student's own stop token is {_named(tokenizer, ids)}, but the template ends a turn with "
-            f"{_named(tokenizer, [end_of_turn])}: answers stop at either, and the trained model is saved so."
-        )
+        added = _named(tokenizer, [end_of_turn])
+        notes.append(messages.stop_added(own=_named(tokenizer, ids), added=added))
         ids.append(end_of_turn)
     if not ids:
-        raise ModelError(
-            "model.stop-missing",
-            given="Neither the generation config, nor the tokenizer, nor the chat template names a token that ends an "
-            "answer.",
-            needed="Without one every answer runs to its limit, and the student never learns to stop.",
-            fix="Set template: FILE with a template that ends each turn with a token of the student's vocabulary.",
-        )
+        raise messages.stop_missing()
     return StopSet(tuple(ids), end_of_turn, tuple(notes))
 
 
@@ -67,15 +57,10 @@ def compare_stops(
     """Notes on stop sets that differ. `teacher` is the teacher's set under its own template."""
     notes: list[str] = []
     if (end := teacher.end_of_turn) is not None and end not in student.ids:
-        notes.append(
-            f"{teacher_name} ends a turn with {_named(tokenizer, [end])}, at which answers of {student_name} do not "
-            "stop, so they may drift towards the limit: set template: teacher."
-        )
+        named = _named(tokenizer, [end])
+        notes.append(messages.teacher_ends_otherwise(teacher=teacher_name, token=named, student=student_name))
     if (end := student.end_of_turn) is not None and end not in teacher.ids:
-        notes.append(
-            f"Answers end with {_named(tokenizer, [end])}, at which {teacher_name} does not stop, so it may rate "
-            "ending there as unlikely: set template: teacher."
-        )
+        notes.append(messages.student_ends_otherwise(token=_named(tokenizer, [end]), teacher=teacher_name))
     return tuple(notes)
 
 

@@ -1,6 +1,6 @@
-"""Given answers as targets: whose turn is learnt, and which tokens. The one place where an answer's text is tokenised.
+"""Reference answers as targets: which turns are learnt, and as which tokens. Answers are tokenised here and only here.
 
-A target is a prompt as it comes in production, then the answer as it stands, then the student's stop token.
+A target is a prompt as in production, the answer as written, and the student's stop token.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 from limbeck.data.chat import tokenise
 from limbeck.data.dialogue import Dialogue
 from limbeck.data.faults import Faults, listing, named, places
+from limbeck.data.messages import prompts as messages
 from limbeck.data.prompt import Prompt, Row, Targets, content_hash
 from limbeck.data.stops import StopSet
-from limbeck.errors import DataError
 
 __all__ = ["given_answers", "make_targets", "rows_to_learn", "without_held_out"]
 
@@ -22,16 +22,15 @@ __all__ = ["given_answers", "make_targets", "rows_to_learn", "without_held_out"]
 def rows_to_learn(
     rows: Sequence[Row], which: Literal["last_turn", "all_turns"], faults: Faults | None = None
 ) -> tuple[Row, ...]:
-    """A row for each turn to learn, the answer as its reference. Raises DataError for rows without an answer.
+    """One row for each turn to learn, with the answer as its reference. Raises DataError for rows without an answer.
 
-    With `faults`, these are left out and noted there, unless none is left.
+    With `faults`, these are left out and added there, unless none is left.
     """
     missing = [row for row in rows if not (row.reference or "").strip()]
     if missing:
         found = Faults(missing[0].source.partition(":")[0]) if faults is None else faults
         for row in missing:
-            expected = "an assistant turn at the end of messages, or a column answer"
-            found.add("data.answer-missing", named(row.source, row.extra), "", "the row carries no answer", expected)
+            found.add(named(row.source, row.extra), "", messages.answer_missing())
         rows = [row for row in rows if row not in missing]
         if faults is None or not rows:
             found.raise_if_any()
@@ -48,13 +47,13 @@ def rows_to_learn(
 
 
 def without_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    """The rows whose prompt is not held out, and a note on the others."""
+    """The rows whose prompts are not held out, and a note about the others."""
     contents = {row.content_hash for row in held_out}
     # an earlier turn of a conversation may ask what a held-out row asks
     asked = [{content_hash(row.messages[: place + 1]) for place in range(len(row.messages))} for row in rows]
     left_out = [row.source for row, hashes in zip(rows, asked, strict=True) if hashes & contents]
     kept = tuple(row for row, hashes in zip(rows, asked, strict=True) if not hashes & contents)
-    return kept, (f"Left out, since their prompts are held out: {places(left_out)}.",) if left_out else ()
+    return kept, (messages.held_out_answers_skipped(rows=places(left_out)),) if left_out else ()
 
 
 def given_answers(prompts: Sequence[Prompt], dialogue: Dialogue) -> Targets:
@@ -62,12 +61,7 @@ def given_answers(prompts: Sequence[Prompt], dialogue: Dialogue) -> Targets:
     targets, stop = make_targets(prompts, dialogue, [False] * len(prompts)), dialogue.stop
     cut = [prompt.source for prompt in targets.prompts if holds_stop(targets.answer_to(prompt), stop)]
     if cut:
-        raise DataError(
-            "data.answer-stop-inside",
-            given=f"The answers of these rows hold a stop token before their end:{listing(cut)}\n",
-            needed="The student would learn to stop in the middle.",
-            fix="Remove control tokens from the text of the answers.",
-        )
+        raise messages.answer_stop_inside(listing=listing(cut))
     return targets
 
 

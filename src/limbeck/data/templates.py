@@ -1,7 +1,7 @@
 """The chat template: which one is used, and what it does, found out by rendering conversations of marked turns.
 
-A template is code that came with a model. It is chosen once and its text frozen with a hash. What is said about it
-(what it injects, how it opens an answer, how it ends a turn) is read from what it writes, never from its source.
+A template is code that came with a model. It is chosen once, and its text is frozen with a hash. What is reported about
+it (what it injects, how it opens an answer, how it ends a turn) is read from its output, never from its source.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import jinja2.meta
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.faults import nearest
+from limbeck.data.messages import templates as messages
 from limbeck.data.prompt import Message
-from limbeck.errors import RecipeError, Refusal
 
 __all__ = [
     "RENDER_ERRORS",
@@ -109,15 +109,10 @@ def choose_template(
     own = {"student": _own_template(student), "teacher": _own_template(teacher), "none": _NO_TEMPLATE}
     source = own[choice] if choice in own else _read_template_file(choice)
     if source is None:
-        ways = [f"template: {other}" for other in ("student", "teacher") if own[other]]
-        ways += ["template: FILE with jinja text", "template: none where each prompt is one plain text"]
-        raise RecipeError(
-            "recipe.template-missing",
-            given=f"template: {choice}, but {student_name if choice == 'student' else teacher_name} has no chat "
-            "template (base models come without one).",
-            needed="A chat template turns a conversation into the text that both models read.",
-            fix=f"Set {', or '.join(ways)}.",
-        )
+        alternatives = [f"template: {other}" for other in ("student", "teacher") if own[other]]
+        alternatives += ["template: FILE with a Jinja template", "template: none if each prompt is one plain text"]
+        model = student_name if choice == "student" else teacher_name
+        raise messages.template_missing(choice=choice, model=model, alternatives=", or ".join(alternatives))
     lacks_start = _lacks_start(student, Template(source, choice, ""))
     source = START * lacks_start + source
     content = hashlib.sha256(source.encode("utf-8")).hexdigest()
@@ -140,11 +135,12 @@ def render(
 
 
 def describe_refusal(error: Exception) -> str:
-    """What a template said when it refused a conversation."""
+    """Why a template refused a conversation, as part of a sentence."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, jinja2.TemplateSyntaxError):
         text += f" in line {error.lineno}"
-    return f'the template says "{text}"' if isinstance(error, jinja2.TemplateError) else f"the template fails: {text}"
+    says = messages.template_says if isinstance(error, jinja2.TemplateError) else messages.template_error
+    return says(text=text)
 
 
 def check_options(template: Template, options: Options) -> None:
@@ -157,12 +153,9 @@ def check_options(template: Template, options: Options) -> None:
     readable = sorted(jinja2.meta.find_undeclared_variables(environment.parse(source)) - _ALWAYS_GIVEN)
     unread = [name for name in options if name not in readable]
     if unread:
-        raise RecipeError(
-            "recipe.template-option-unused",
-            given=f"template_options has {', '.join(unread)}, which the {template.origin} template does not read.",
-            needed="A setting that changes nothing is refused, so that nobody believes in it.",
-            fix=f"The template reads {', '.join(readable) or 'no options: remove it'}.",
-        )
+        if not readable:
+            raise messages.template_has_no_options(options=unread, origin=template.origin)
+        raise messages.template_option_unused(options=unread, origin=template.origin, readable=readable)
 
 
 def probe_template(tokenizer: Tokenizer, template: Template, options: Options) -> TemplateFacts:
@@ -180,12 +173,7 @@ def probe_template(tokenizer: Tokenizer, template: Template, options: Options) -
     try:
         closed, opened, answered = rendered(_USER), rendered(_USER, opened=True), rendered(_USER, _ANSWER)
     except RENDER_ERRORS as error:
-        raise Refusal(
-            "data.template-fails",
-            given=f"The {template.origin} template cannot write a question and its answer: {describe_refusal(error)}.",
-            needed="It must write at least these two turns.",
-            fix="Set template: FILE with another template, or template_options that it needs.",
-        ) from error
+        raise messages.template_fails(origin=template.origin, reason=describe_refusal(error)) from error
     if opened == closed:
         _refuse_missing_header(template, closed, answered)
     injected = None
@@ -215,13 +203,7 @@ def _refuse_missing_header(template: Template, closed: str, answered: str) -> No
         if not header.strip():
             return
         line = json.dumps(header, ensure_ascii=False)
-    raise Refusal(
-        "data.template-no-generation-prompt",
-        given=f"The {template.origin} template ignores add_generation_prompt: prompts would end before {line}.",
-        needed="The prompt must end where the answer begins, or the student has to write the header first.",
-        fix="Save the template to a file, append "
-        f"{{% if add_generation_prompt %}}{{{{ {line} }}}}{{% endif %}}, and set template: FILE.",
-    )
+    raise messages.template_no_generation_prompt(origin=template.origin, header=line)
 
 
 def _injected(before_user: str, later: str) -> str | None:
@@ -256,29 +238,19 @@ def _read_template_file(choice: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
-        raise RecipeError(
-            "recipe.template-file",
-            given=f"template: {choice} {reason}{nearest(path.name, path.parent)}.",
-            needed="template is student, teacher, or the path of a file of jinja text in UTF-8.",
-            fix="Correct the path or the file, or set template: student.",
-        ) from error
+        if isinstance(error, UnicodeDecodeError):
+            raise messages.template_file_encoding(path=choice) from error
+        raise messages.template_file(path=choice, nearest=nearest(path.name, path.parent)) from error
 
 
 def _check_tokens(template: Template, student: Tokenizer, teacher: Tokenizer, student_name: str) -> None:
     """Refuses a template that writes special tokens of the teacher which the student does not have."""
     written = ""
-    for messages in ((_USER, _ANSWER, _NEXT_USER), (_SYSTEM, _USER)):
+    for turns in ((_USER, _ANSWER, _NEXT_USER), (_SYSTEM, _USER)):
         # a template without system turns, or that needs options, is judged when rows are rendered, with the row
         with suppress(*RENDER_ERRORS):
-            written += render(student, template, messages, {}, opened=False) + "\n"
+            written += render(student, template, turns, {}, opened=False) + "\n"
     special = {token.content for token in teacher.added_tokens_decoder.values() if token.special}
     split = sorted(token for token in special - student.get_vocab().keys() if token in written)
     if split:
-        raise Refusal(
-            "data.template-token-split",
-            given=f"The {template.origin} template writes {', '.join(split)}, which {student_name} has no token for: "
-            "it would read several pieces of text.",
-            needed="A control token must be one token, or turns have no ends that the student can learn to write.",
-            fix="Set template to one whose control tokens the student has, or choose another student.",
-        )
+        raise messages.template_token_split(origin=template.origin, tokens=split, student=student_name)

@@ -92,7 +92,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = Faults(Path(recipe.prompts).name, or_else=", or set bad_rows: skip to leave them out")
+    faults = Faults(Path(recipe.prompts).name, alternative=", or set bad_rows: skip to leave them out")
     rows = read_rows(Path(recipe.prompts), faults)
     num_rows = len(rows.rows) + faults.num_rows
     if recipe.bad_rows == "refuse":
@@ -109,7 +109,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     if recipe.bad_rows == "refuse":
         faults.raise_if_any()
     if num_skipped := faults.num_rows:
-        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.told()}")
+        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.listed()}")
     if (num := len(train.prompts)) < recipe.prompts_per_step:
         notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
     if recipe.own_answers is not None:

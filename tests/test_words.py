@@ -27,8 +27,10 @@ PENDING: tuple[str, ...] = (
     "recipes",
     "src/limbeck/cli.py",
     "src/limbeck/console.py",
+    "src/limbeck/conversation.py",
+    "src/limbeck/fast",
     "src/limbeck/data",
-    "src/limbeck/demo",
+    "src/limbeck/embedded",
     "src/limbeck/driver.py",
     "src/limbeck/errors.py",
     "src/limbeck/evaluation",
@@ -40,17 +42,17 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/planning",
     "src/limbeck/progress.py",
     "src/limbeck/recipe",
-    "src/limbeck/report",
+    "src/limbeck/reporting",
     "src/limbeck/rollouts",
     "src/limbeck/routes",
     "src/limbeck/runs",
     "src/limbeck/teachers",
     "src/limbeck/training",
-    "src/limbeck/verbs.py",
+    "src/limbeck/api.py",
 )
 
 # Strings there are data (customer messages, names of runs), not messages of Limbeck.
-DATA = ("src/limbeck/demo/task.py", "src/limbeck/names.py")
+DATA = ("src/limbeck/embedded/task.py", "src/limbeck/names.py")
 PLAIN = (".md", ".yaml", ".html", ".jinja", ".js")
 
 

@@ -152,6 +152,7 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     begun = Run(Run.home(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
+        recipe = plan.recipe
         models = load_models(plan.material, recipe, plan.machine)
         write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
@@ -258,7 +259,7 @@ def _notes(
     warnings = [other_teachers(trace(log.run, Path(recipe.workspace)))]
     warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
     yield from filter(None, warnings)
-    yield from (*material.notes, *models.notes, *run_notes(provenance, models))
+    yield from (*plan.notes, *models.notes, *run_notes(provenance, models))
     yield from () if checkpoint is None else checkpoint.passed_over
 
 

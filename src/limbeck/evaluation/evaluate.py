@@ -27,7 +27,7 @@ from limbeck.evaluation.deciding.result import Evaluated, compared_pairs, result
 from limbeck.evaluation.grading.graders import chrf
 from limbeck.evaluation.grading.grading import Measure, choose_measure, grade_answers
 from limbeck.evaluation.grading.judging import ALIAS, find_judge, judge_pairs
-from limbeck.machine import use_machine
+from limbeck.machine import probe_machine, use_machine
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import LoadedRecipe, load_recipe
@@ -147,6 +147,8 @@ def _of_recipe(
     options: Evaluating,
     commands: Mapping[str, str],
 ) -> _Question:
+    if "auto" in (recipe.precision, recipe.teacher_dtype):
+        recipe = recipe.for_machine(bf16=probe_machine(recipe.device).bf16)
     unread = Faults(Path(recipe.prompts).name) if recipe.bad_rows == "skip" else None
     rows = read_rows(Path(recipe.prompts), unread).rows
     held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out

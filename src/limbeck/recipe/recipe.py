@@ -64,20 +64,23 @@ class Recipe(Teaching):
     Why: published on-policy runs use it.
     """
 
-    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.not_with_lora)] = "float32"
+    precision: Annotated[Literal["float32", "bf16-mixed", "auto"], AfterValidator(rules.not_with_lora)] = "float32"
     """The number format in which the student computes. Its weights and the loss are float32 either way; bf16-mixed
-    writes, reads and differentiates with copies rounded to bfloat16.
-    Choose: bf16-mixed where `limbeck doctor` says that the machine has bfloat16: several times as fast.
+    writes, reads and differentiates with copies rounded to bfloat16; auto is bf16-mixed where the machine is faster in
+    bfloat16, and float32 elsewhere and with lora. The run records which.
+    Choose: bf16-mixed or auto for speed: several times as fast where `limbeck doctor` says bf16 True, far slower where
+    it says False.
     Why: practice answers are then the same for any number of slots and any order of the batch.
     """
 
-    teacher_dtype: Literal["float32", "bfloat16"] = kinds.taught(
-        default_factory=lambda settings: "bfloat16" if settings.get("precision") == "bf16-mixed" else "float32"
+    teacher_dtype: Literal["float32", "bfloat16", "auto"] = kinds.taught(
+        default_factory=lambda settings: rules.DTYPE_OF.get(settings.get("precision"), "float32")
     )
     """The number format of the teacher's weights; what it says of a text is turned into float32 either way. On a CPU a
-    bfloat16 teacher is compared with itself in float32 first, and float32 is kept where they differ.
+    bfloat16 teacher is compared with itself in float32 first, and float32 is kept where they differ. auto is bfloat16
+    where the machine computes faster in it, else float32.
     Choose: bfloat16 if the teacher does not fit into memory: half the bytes, a slightly rounded teacher.
-    Why: the teacher as exact as the student: float32, or bfloat16 with precision bf16-mixed.
+    Why: the teacher as exact as the student: float32, bfloat16 with precision bf16-mixed, auto with precision auto.
     """
 
     max_prompt_tokens: kinds.Count = 1024
@@ -202,6 +205,15 @@ class Recipe(Teaching):
         if self.route == "off-policy":
             return self.answers_per_prompt
         return self.warmup.answers_per_prompt if self.warmup is not None else int(self.on_policy_share < 1)
+
+    def for_machine(self, *, bf16: bool) -> Recipe:
+        """The recipe with `auto` number formats replaced by those of a machine; `bf16` says whether that saves time."""
+        chosen = {}
+        if self.precision == "auto":
+            chosen["precision"] = "bf16-mixed" if bf16 and self.lora is None else "float32"
+        if self.teacher_dtype == "auto":
+            chosen["teacher_dtype"] = "bfloat16" if bf16 else "float32"
+        return self.model_copy(update=chosen)
 
     def settings(self) -> dict[str, Any]:
         """All settings in force as plain values, none without effect: read again, they are the same recipe."""

@@ -152,8 +152,12 @@ def prices_known(cost: float | None, info: ValidationInfo) -> float | None:
     return cost
 
 
+# The teacher's number format that goes with each of the student's.
+DTYPE_OF = {"float32": "float32", "bf16-mixed": "bfloat16", "auto": "auto"}
+
+
 def not_with_lora(precision: str, info: ValidationInfo) -> str:
-    if precision != "float32" and info.data.get("lora") is not None:
+    if precision == "bf16-mixed" and info.data.get("lora") is not None:
         why = "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base."
         raise fault("recipe.precision-lora", why, "Leave out precision, or lora.")
     return precision

@@ -39,9 +39,9 @@ def show_check(printer: Printer, report: CheckReport, title: str | None = None) 
                 for finding in report.findings
             ]
         )
-    if report.material.notes:
+    if report.notes:
         printer.rule("Notes")
-    for note in report.material.notes:
+    for note in report.notes:
         printer.say(f"- {note}")
 
 
@@ -71,7 +71,7 @@ def check_as_json(report: CheckReport) -> dict[str, object]:
             "free_bytes": plan.free_bytes,
             "fits": plan.fits,
         },
-        "notes": list(material.notes),
+        "notes": list(report.notes),
     }
 
 

@@ -19,7 +19,7 @@ exclude_patterns = ["_build"]
 nitpicky = True
 suppress_warnings: list[str] = []
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 # The pages show YAML fragments, console sessions and model text, which no highlighter has to understand.
 highlight_language = "text"

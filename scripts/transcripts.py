@@ -3,7 +3,7 @@
 A page's `console` blocks are one session, in the order of the page: a line that begins with `$ ` is a command (`\\` at
 its end continues it), the rest of the block is what it printed. A fenced block whose first line is a comment with a
 file's name is that file; of several with one name, the last. Commands run in a fresh folder that holds the files and
-what `limbeck demo` puts into its folder `demo`. PATH in a file stands for the folder of the pair that ships with Limbeck.
+what `limbeck demo` puts into its folder `demo`. PATH/ stands for the folder of the pair that ships with Limbeck.
 
     python scripts/transcripts.py [PAGE ...]
 """
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from demo_prompts import PAIR, write_demo_folder
@@ -26,7 +27,6 @@ DOCS = ROOT / "docs"
 PAGES = (
     "tutorial/own-data.md",
     "how-to/use-lora.md",
-    "how-to/resume.md",
     "how-to/read-marks.md",
 )
 BLOCK = re.compile(r"^```(?P<language>\S+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,7 +45,9 @@ class Command:
 
 def commands_of(page: str) -> list[Command]:
     """Every command of a page's console blocks, in order."""
-    return [command for block in BLOCK.finditer(page) if block["language"] == "console" for command in split(block["body"])]
+    return [
+        command for block in BLOCK.finditer(page) if block["language"] == "console" for command in split(block["body"])
+    ]
 
 
 def split(body: str) -> Iterator[Command]:
@@ -76,15 +78,24 @@ def run(page: str, folder: Path) -> list[Command]:
 
 def _output(command: str, folder: Path, environment: dict[str, str]) -> str:
     print(f"$ {command}", file=sys.stderr, flush=True)
-    program, _, limit = command.partition(HEAD)  # cut here: a closed pipe would count as a failure
+    program, _, limit = command.replace("PATH/", f"{PAIR}/").partition(
+        HEAD
+    )  # cut here: a closed pipe would count as a failure
     done = subprocess.run(
         ["bash", "-c", program],
         cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{command}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    shown = done.stdout.replace(f"{folder.resolve()}/", "").replace(f"{PAIR}/", "PATH/")
+    shown = done.stdout.replace(f"{folder.resolve()}/", "")
+    shown = re.sub(rf"{re.escape(str(PAIR))}/(\w+)( {{2,}})?", _as_wide, shown)
     return "".join(f"{line.rstrip()}\n" for line in shown.splitlines()[: int(limit) if limit else None])
+
+
+def _as_wide(path: re.Match[str]) -> str:
+    """The path of one of the pair's folders without what is before it, as wide as it was where it stands in a table."""
+    short = f"PATH/{path[1]}"
+    return short.ljust(len(path[0])) if path[2] else short
 
 
 def filled(page: str, commands: list[Command]) -> str:
@@ -102,7 +113,7 @@ def filled(page: str, commands: list[Command]) -> str:
 def skeleton(output: str) -> list[str]:
     """The titles and column heads of an output: what does not depend on the machine that ran the command."""
     lines = [" ".join(re.sub(r"\d+", "0", line).split()) for line in output.splitlines()]
-    heads = [above for above, line in zip(lines, lines[1:], strict=False) if line and not line.strip("─")]
+    heads = [above for above, line in pairwise(lines) if line and not line.strip("─")]
     titles = [line.rstrip("─ ") for line in lines if line.endswith("───") and line.strip("─")]
     return heads + titles
 

@@ -103,7 +103,7 @@ def test_the_run_folder_is_as_its_page_draws_it(tmp_path):
     written, logged = set(), set()
     for name, settings in (
         ("adapter", {"lora": {"rank": 2}}),
-        ("off-policy", {"route": "off-policy", "objective": "cross_entropy", "max_practice_tokens": None}),
+        ("off-policy", {"route": "off-policy", "max_teacher_tokens": 24, "teacher_temperature": 1.0}),
     ):
         folder = tmp_path / name
         folder.mkdir()

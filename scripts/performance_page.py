@@ -23,7 +23,7 @@ QUESTIONS = {
         "a side's own step.",
     ),
     "vs_trl_stored": (
-        "Scoring and updating alone, and whether both learn the same",
+        "Scoring and update alone, and whether both sides learn the same",
         "Both sides read the same stored answers, so nothing is generated. Loss and gradient of the first step are "
         "compared.",
     ),
@@ -67,8 +67,8 @@ HOW = """## How to run it again
     make bench
 
 first builds the real pair of models and the peers' environment (`benchmarks/peers.py`; pinned versions, separate from
-the package). Use an otherwise idle machine: beside a busy neighbour, figures of two-threaded work mean little. `--save`
-keeps a benchmark's figures in the folder `baselines` beside it, and `make docs` writes this page from them.
+the package). Use an otherwise idle machine: next to a busy process, figures of two-threaded work mean little. `--save`
+keeps a benchmark's figures in the folder `benchmarks/baselines`, and `make docs` writes this page from them.
 """
 
 

@@ -111,8 +111,12 @@ def filled(page: str, commands: list[Command]) -> str:
 
 
 def skeleton(output: str) -> list[str]:
-    """The titles and column heads of an output: what does not depend on the machine that ran the command."""
-    lines = [" ".join(re.sub(r"\d+", "0", line).split()) for line in output.splitlines()]
+    """The titles and column heads of an output: what does not depend on the machine that ran the command.
+
+    Titles that are the place of a prompt are left out, since which prompt is the worst may differ.
+    """
+    plain = (line for line in output.splitlines() if ".jsonl:" not in line)
+    lines = [" ".join(re.sub(r"\d+", "0", line).split()) for line in plain]
     heads = [above for above, line in pairwise(lines) if line and not line.strip("─")]
     titles = [line.rstrip("─ ") for line in lines if line.endswith("───") and line.strip("─")]
     return heads + titles

@@ -130,3 +130,4 @@ def test_the_skeleton_of_a_transcript_sees_other_columns_and_no_other_numbers():
     assert skeleton(output) == ["first last", "Steps"]
     assert skeleton(output.replace("0.9", "1.7")) == skeleton(output)
     assert skeleton(output.replace("last", "end")) != skeleton(output)
+    assert skeleton("rows.jsonl:4 ──────\n" + output) == skeleton(output)

@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_VENV := .venv-docs
+DOCS_INSTALLED := $(DOCS_VENV)/.installed
 
-.PHONY: demo test slow lint bench bench-peers docs models clean
+.PHONY: demo test slow lint bench bench-peers docs docs-site transcripts models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
@@ -31,8 +33,17 @@ bench: $(INSTALLED) models bench-peers
 bench-peers: $(INSTALLED)
 	$(BIN)/python benchmarks/peers.py
 
+# The pages that are made from the code.
 docs: $(INSTALLED)
 	$(BIN)/python scripts/generate_docs.py
+
+# The output of the commands that the pages show, from running them on the demo's pair (two minutes).
+transcripts: $(INSTALLED)
+	$(BIN)/python scripts/transcripts.py
+
+# The documentation as a site: build/docs/index.html. It needs nothing of the package, so it has its own small environment.
+docs-site: $(DOCS_INSTALLED)
+	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 # The real pair that the slow tests and benchmarks use; kept in the user's cache, made once.
 models: $(INSTALLED)
@@ -43,5 +54,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(DOCS_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python scripts/extra.py docs | $(DOCS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(DOCS_VENV) build

@@ -103,7 +103,7 @@ def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
         return "recipe.not-offered", "This version counts steps, not epochs, and quantises nothing.", _REMOVE
     if parts[-1] in _SECRETS:
         why = "A recipe lies in files and logs. A key comes from the environment and goes to approved addresses alone."
-        return "recipe.key-in-recipe", why, "Remove it; see docs/hosted-teachers.md, and call this key back."
+        return "recipe.key-in-recipe", why, "Remove it; see docs/how-to/hosted-teacher.md, and call this key back."
     if parts[-1] in _LORA_MODULES:
         why = "LoRA trains all linear layers of the body. Embedding and output head stay as they are: the objective "
         why += "reads the head as it is, and a table that both share would be torn in two by a merge."

@@ -36,7 +36,7 @@ class GraderSettings(Settings):
     """How answers are graded. A setting that the kind does not use is refused."""
 
     kind: Kind
-    """How an answer is compared with the reference answer of its row; docs/evaluation.md says what each does.
+    """How an answer is compared with the reference answer of its row; docs/how-to/evaluate.md says what each does.
     Choose: number, json or choice where the answer has that form; exact or normalised for short texts; function for a
     rule of your own.
     Why: it is your decision.

@@ -189,7 +189,7 @@ class Teaching(Settings):
         default_factory=Hosted
     )
     """Where a teacher openai:MODEL is, what it may cost and how it is asked. Its key comes from the environment.
-    Choose: base_url and one of the caps; see docs/hosted-teachers.md.
+    Choose: base_url and one of the caps; see docs/how-to/hosted-teacher.md.
     Why: the settings of each part.
     """
 

@@ -5,8 +5,30 @@ A name that a newer version renamed raises `Renamed` here, so that it is reporte
 
 from __future__ import annotations
 
-__all__ = ["Renamed"]
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Renamed", "gradient_hooks", "keeps_validation_plain", "put_gradient_hooks"]
 
 
 class Renamed(Exception):
     """An installed library has no attribute of a name that Limbeck knew; `str` says which."""
+
+
+def keeps_validation_plain(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Marks an `__init__` that pydantic's `model_validate` need not call, as its own is marked (pydantic 2.11 to 2.14).
+
+    Without the mark an error that it raises would be wrapped a second time.
+    """
+    vars(initialise)["__pydantic_base_init__"] = True
+    return initialise
+
+
+def gradient_hooks(weight: Any) -> Any:
+    """What is called when the gradient of a parameter is finished; None where nothing is (torch 2.8 to 2.13)."""
+    return weight._post_accumulate_grad_hooks
+
+
+def put_gradient_hooks(weight: Any, hooks: Any) -> None:
+    """Puts back what `gradient_hooks` gave."""
+    weight._post_accumulate_grad_hooks = hooks

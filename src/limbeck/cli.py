@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -53,17 +54,16 @@ Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 @app.command
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
     """Distil the tiny pair that ships with Limbeck: worth it, on-policy, did it work. No network; takes minutes."""
-    from limbeck import api
     from limbeck.embedded.show import introduce_demo, show_demo
     from limbeck.reporting.live import on_screen
 
     if as_json:
-        api.demo(workspace, seed=seed, listen=_print_json)
+        _api().demo(workspace, seed=seed, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     introduce_demo(printer)
     with on_screen(printer) as screen:
-        result = api.demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
+        result = _api().demo(workspace, seed=seed, listen=screen.take, watch=screen.phase, environment=os.environ)
     show_demo(printer, result)
 
 
@@ -77,9 +77,8 @@ def worth(
     as_json: Json = False,
 ) -> None:
     """Is it worth it? Teacher and student answer the recipe's held-out prompts; the verdict says whether to distil."""
-    from limbeck import api
 
-    found = api.worth(recipe, options, overrides=overrides, listen=_progress(as_json))
+    found = _api().worth(recipe, options, overrides=overrides, listen=_progress(as_json), environment=os.environ)
     _show_result(found, as_json, fail_under)
 
 
@@ -93,9 +92,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Did it work? A run's student before and after beside its teacher, or any models, on the same prompts."""
-    from limbeck import api
 
-    found = api.evaluate(
+    found = _api().evaluate(
         *runs_or_models, prompts=prompts, workspace=workspace, options=options, listen=_progress(as_json)
     )
     _show_result(found, as_json, fail_under)
@@ -110,7 +108,6 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Run a recipe, or several, one after the other."""
-    from limbeck import api
     from limbeck.planning.memory import refuse_if_too_large
     from limbeck.reporting.check import check_as_json, show_check
     from limbeck.reporting.live import on_screen
@@ -118,32 +115,35 @@ def train(
 
     printer = Printer()
     if dry_run:
-        for path, report in zip((recipe, *later), api.plan(recipe, *later, overrides=overrides), strict=True):
+        for path, report in zip(
+            (recipe, *later), _api().plan(recipe, *later, overrides=overrides, environment=os.environ), strict=True
+        ):
             if as_json:
                 _print_json(check_as_json(report))
             else:
                 show_check(printer, report, path.name)
             refuse_if_too_large(report.memory)
     elif as_json:
-        api.train(recipe, *later, overrides=overrides, listen=_print_json)
+        _api().train(recipe, *later, overrides=overrides, listen=_print_json, environment=os.environ)
     else:
         with on_screen(printer) as screen:
-            run = api.train(recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase)
+            run = _api().train(
+                recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase, environment=os.environ
+            )
         show_run(printer, run)
 
 
 @app.command
 def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
     """Let the teacher write its answers to the recipe's prompts, and train nothing."""
-    from limbeck import api
     from limbeck.reporting.live import on_screen
 
     if as_json:
-        api.answers(recipe, overrides=overrides, listen=_print_json)
+        _api().answers(recipe, overrides=overrides, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        run = api.answers(recipe, overrides=overrides, listen=screen.take)
+        run = _api().answers(recipe, overrides=overrides, listen=screen.take, environment=os.environ)
     printer.say(f"They lie in {run.path / 'answers'}: teacher.jsonl is all, targets.jsonl what is fit to learn.")
 
 
@@ -159,27 +159,25 @@ def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
 @app.command
 def resume(run: RunName, *, overrides: Overrides = (), workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Go on with a stopped run from its last checkpoint."""
-    from limbeck import api
     from limbeck.reporting.live import on_screen
     from limbeck.reporting.runs import show_run
 
     if as_json:
-        api.resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
+        _api().resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        done = api.resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
+        done = _api().resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
     show_run(printer, done)
 
 
 @app.command
 def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
-    from limbeck import api
     from limbeck.planning.check import refuse_failed_certificate
     from limbeck.reporting.check import show_check
 
-    report = api.check(recipe, overrides=overrides)
+    report = _api().check(recipe, overrides=overrides, environment=os.environ)
     show_check(Printer(), report)
     refuse_failed_certificate(report)
 
@@ -242,10 +240,12 @@ def chat(
 ) -> None:
     """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it."""
     from limbeck.conversation import Conversation
+    from limbeck.machine import tune_process
     from limbeck.reporting.talk import talk
     from limbeck.rollouts.sampling import Sampling
 
     sampling = Sampling(temperature=temperature)
+    tune_process()
     found = Conversation(model, workspace=workspace, system=system, sampling=sampling, max_tokens=max_tokens, seed=seed)
     talk(found.reply)
 
@@ -274,10 +274,8 @@ def mark(
 
         sheet = worst_marks(student, workspace, 3 if worst is None else worst, beta)
     else:
-        from limbeck import api
-
         asked = {"prompt": prompt, "answer": answer, "worst": worst, "continue_from": continue_from}
-        sheet = api.mark(student, teacher, **asked, max_tokens=max_tokens, workspace=workspace)
+        sheet = _api().mark(student, teacher, **asked, max_tokens=max_tokens, workspace=workspace)
     chosen = sheet.beta if beta is None else beta
     if as_json:
         for row in marks_as_json(sheet, chosen):
@@ -315,22 +313,28 @@ def export(
     workspace: Workspace = Path(),
 ) -> None:
     """Copy the result of a finished run to a folder."""
-    from limbeck import api
 
-    Printer().say(f"{api.export(run, to, output, workspace=workspace)} holds the result of {run}.")
+    Printer().say(f"{_api().export(run, to, output, workspace=workspace)} holds the result of {run}.")
 
 
 @app.command
 def doctor(*, as_json: Json = False) -> None:
     """Show what this machine gives a run: device, memory, threads, versions, settings from the environment."""
-    from limbeck import api
     from limbeck.reporting.check import show_machine
 
-    machine, environment = api.doctor()
+    found = _api().doctor(os.environ)
     if as_json:
-        _print_json({"machine": machine, "environment": environment})
+        _print_json({"machine": found.machine, "environment": found.environment})
     else:
-        show_machine(Printer(), machine, environment)
+        show_machine(Printer(), found.machine, found.environment)
+
+
+def _api() -> ModuleType:
+    """The package's functions, in a process that is set up for long runs; settings come from the environment too."""
+    from limbeck import api
+
+    api.tune_process()
+    return api
 
 
 def _progress(as_json: bool) -> Callable[[Mapping[str, object]], None]:

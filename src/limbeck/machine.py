@@ -9,7 +9,8 @@ import resource
 import sys
 import time
 import timeit
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -20,7 +21,15 @@ import torch
 
 from limbeck.errors import UsageError
 
-__all__ = ["Machine", "forget_peak_memory", "peak_memory_bytes", "probe_machine", "use_machine"]
+__all__ = [
+    "Machine",
+    "forget_peak_memory",
+    "peak_memory_bytes",
+    "precision_kept",
+    "probe_machine",
+    "tune_process",
+    "use_machine",
+]
 
 CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
@@ -111,8 +120,37 @@ def use_machine(device: str = "auto", matmul_precision: str | None = None) -> Ma
     if matmul_precision is None:
         matmul_precision = _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
     torch.set_float32_matmul_precision(matmul_precision)
-    keeps_memory, large_pages = _keep_freed_memory()
+    keeps_memory, large_pages = _tuned[-1]
     return replace(probe_machine(device), keeps_memory=keeps_memory, large_pages=large_pages)
+
+
+@contextmanager
+def precision_kept(inside: str | None = None) -> Generator[None]:
+    """Whatever is set for float32 matrix products within the block, the setting of before comes back at its end.
+
+    `inside` is set at its beginning.
+    """
+    before = torch.get_float32_matmul_precision()
+    try:
+        if inside is not None:
+            torch.set_float32_matmul_precision(inside)
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# What `tune_process` reached: whether freed memory is kept, and whether the heap consists of large pages.
+_tuned = [(False, False)]
+
+
+def tune_process() -> None:
+    """Set up this process for long runs on a CPU: glibc keeps freed memory, and its heap consists of large pages.
+
+    The command line does it for itself. In a library it is the caller's decision, for it holds for all of the process
+    and until its end: memory that was used once is not given back to the system. Elsewhere than on glibc nothing
+    happens. Results do not change.
+    """
+    _tuned.append(_keep_freed_memory())
 
 
 def _fastest_exact_precision() -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "Problem",
     "RecipeProblems",
     "load_recipe",
+    "placed",
     "plain_value",
     "recipe_text",
     "show",
@@ -244,7 +245,7 @@ def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe
     values: dict[str, Any] = {"workspace": str(Path.cwd())}
     for entry in entries.values():
         name, *inner = entry.path
-        value = _placed(entry.key, entry.value(), path.parent)
+        value = placed(entry.key, entry.value(), path.parent)
         values[name] = {**(values.get(name) or {}), inner[0]: value} if inner else value
         if name.endswith("_options") and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
             fix = "Write true or false, or quote the text."
@@ -274,7 +275,7 @@ def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None,
     return entry.problem("recipe.value", needed, f"`limbeck recipe explain {entry.key}` says more.")
 
 
-def _placed(name: str, value: object, folder: Path) -> object:
+def placed(name: str, value: object, folder: Path) -> object:
     """A path made absolute. A model is one if it looks like one or is a folder beside the recipe; else a hub id."""
     if name not in _PATHS or not isinstance(value, str) or not value.strip():
         return value

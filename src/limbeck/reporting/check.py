@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from limbeck.console import Printer
@@ -156,7 +157,7 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.3g} MiB"
 
 
-def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:
+def show_machine(printer: Printer, machine: Mapping[str, object], seen: Mapping[str, str]) -> None:
     """What the machine gives, and which environment variables have a say."""
     printer.table([{"what": name.replace("_", " "), "here": value} for name, value in machine.items()])
     printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))

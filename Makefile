@@ -6,7 +6,9 @@ INSTALLED := $(VENV)/.installed
 DOCS_VENV := .venv-docs
 DOCS_INSTALLED := $(DOCS_VENV)/.installed
 
-.PHONY: demo test slow lint bench bench-peers docs docs-site transcripts models clean
+NEWEST_VENV := .venv-newest
+
+.PHONY: demo test slow newest lint bench bench-peers docs docs-site transcripts models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
@@ -16,6 +18,14 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED) models
 	$(BIN)/python -m pytest -m slow --durations=0
+
+# The default tests with the newest transformers, peft and tokenizers on the pinned torch: what will break next.
+newest:
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	grep -v -i -E '^(transformers|peft|tokenizers|safetensors|huggingface_hub|hf-xet)==' constraints.txt > $(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade --constraint $(NEWEST_VENV)/constraints.txt --editable '.[dev]'
+	$(NEWEST_VENV)/bin/python -m pip list | grep -i -E '^(torch|transformers|peft|tokenizers) '
+	$(NEWEST_VENV)/bin/python -m pytest
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -60,4 +70,4 @@ $(DOCS_INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) build
+	rm -rf $(VENV) $(NEWEST_VENV) $(DOCS_VENV) build

@@ -4,16 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench bench-peers docs models clean
+.PHONY: demo test test-shuffled slow lint bench bench-peers docs models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
 
+# Two processes of one thread each (tests/conftest.py): on two cores faster than one process of two threads.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+# The same in another order: make test-shuffled SEED=7
+SEED ?= 1
+test-shuffled: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --shuffle $(SEED)
 
 slow: $(INSTALLED) models
-	$(BIN)/python -m pytest -m slow --durations=0
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow --durations=0
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

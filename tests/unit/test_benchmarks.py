@@ -73,6 +73,9 @@ def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     }
     assert floor_s(work, student, teacher, by_flops, "float32") == expected
     assert floor_s(work, student, teacher, by_flops, "bf16") == {phase: s / 2 for phase, s in expected.items()}
+    # without units for bf16 a step in it may multiply in float32, and no step beats its own floor
+    without_units = Rates(float32_flops=1.0, bf16_flops=0.02, read_bytes=1e9)
+    assert floor_s(work, student, teacher, without_units, "bf16") == expected
     by_bytes = Rates(float32_flops=1e9, bf16_flops=1e9, read_bytes=1.0)
     assert floor_s(work, student, teacher, by_bytes, "float32")["writing"] == 4 * 5 * 4
     assert floor_s(work, student, teacher, by_bytes, "bf16")["writing"] == 4 * 5 * 2

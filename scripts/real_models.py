@@ -7,8 +7,8 @@ The teacher is SmolLM2-135M-Instruct (Apache-2.0) out of the package `llm-smollm
 teacher's first 10 of 30 layers, trained for some minutes on the teacher's answers (see real_healing.py).
 
 Everything lands in a cache folder and nothing in the repository: --cache, or REAL_MODELS_CACHE, or
-~/.cache/limbeck-tests. A second run finds it all and ends at once. From nothing it takes about ten minutes on two quiet
-cores. The folder then holds
+~/.cache/limbeck-tests. A second run finds it all and ends at once. From nothing it takes some minutes on two quiet
+cores, and about twelve where they have no units for bf16. The folder then holds
 
     manifest.json                       settings, figures, versions and hashes of each stage
     teacher/  student/                  folders that transformers loads as they are

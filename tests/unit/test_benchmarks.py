@@ -158,5 +158,11 @@ def test_what_a_benchmark_saves_is_what_the_page_shows(tmp_path, monkeypatch, ca
     assert "2026-01-02, A CPU, 2 threads; torch 2.13.0." in page
     assert "    python benchmarks/loss.py\n" in page
     assert render(table) in page
+    # the other kind of CPU has its own file, and its own part of the page
+    slow = Table("beta 1", ("loss", "s"), (("fused", "9.99"),))
+    common.finish("loss", [slow], {"fused": 9.99}, {**about, "machine": "Another", "bf16": False}, save=True)
+    page = performance_page.performance_page(performance_page.load_baselines(tmp_path))
+    assert render(table) in page
+    assert page.index(render(table)) < page.index("on a CPU without units for bf16") < page.index(render(slow))
     others = ("vs_trl", "rollouts", "routes", "precision", "scaling")
     assert f"Not saved yet: {', '.join(f'`benchmarks/{name}.py`' for name in others)}." in page

@@ -327,3 +327,15 @@ def test_the_files_that_prose_names_exist():
             r"`((?:src|tests|recipes|examples|scripts|docs|dev|benchmarks)/[\w./-]+)`", page.read_text()
         ):
             assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_no_test_holds_to_a_time():
+    """Speed is for the benchmarks: beside a busy process every limit of seconds is passed one day."""
+    measures = re.compile(r"perf_counter\(|process_time\(|thread_time\(|default_timer\(|(?:monotonic|time)\(\) - \w")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if measures.search(line)
+    ]
+    assert found == []

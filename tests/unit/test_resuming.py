@@ -187,7 +187,11 @@ def test_a_run_that_is_killed_twenty_times_goes_on_by_itself_each_time(tmp_path,
         with subprocess.Popen([sys.executable, "-c", KILLED.format(tests=tests, call=call)]) as process:
             while process.poll() is None and not (folder.exists() and len(of_kind(Run(folder), "start")) > num_starts):
                 time.sleep(0.02)
-            time.sleep(random.Random(number).uniform(0, 0.4))
+            num_steps, draw = len(of_kind(Run(folder), "step")), random.Random(number)
+            more = draw.randrange(7)
+            while process.poll() is None and len(of_kind(Run(folder), "step")) < num_steps + more:
+                time.sleep(0.002)
+            time.sleep(draw.uniform(0, 0.02))
             process.kill()
         assert process.returncode == -signal.SIGKILL
     done = resume_run(Run.open(folder))

@@ -30,7 +30,7 @@ FLOORS = (
     ("planning",),
     ("driver", "stepping"),
     ("reporting", "exports"),
-    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking"),
+    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking", "measuring"),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Renamed", "gradient_hooks", "keeps_validation_plain", "put_gradient_hooks"]
+__all__ = ["Renamed", "choose_attention", "gradient_hooks", "keeps_validation_plain", "put_gradient_hooks"]
 
 
 class Renamed(Exception):
@@ -32,3 +32,8 @@ def gradient_hooks(weight: Any) -> Any:
 def put_gradient_hooks(weight: Any, hooks: Any) -> None:
     """Puts back what `gradient_hooks` gave."""
     weight._post_accumulate_grad_hooks = hooks
+
+
+def choose_attention(module: Any) -> None:
+    """Sets the attention that transformers chooses for a model that it loads (transformers 5.24)."""
+    module.set_attn_implementation("sdpa" if module._supports_sdpa else "eager")

@@ -276,11 +276,13 @@ def test_steps_take_an_optimizer_and_a_schedule(pair, tokenizer):
     assert steps.optimizer is made[0]
 
 
-def test_off_policy_steps_learn_what_the_teacher_writes(pair, tokenizer):
+def test_off_policy_steps_learn_what_the_teacher_writes(pair, tokenizer, tmp_path):
     settings = {name: value for name, value in SETTINGS.items() if name != "max_practice_tokens"}
-    settings |= {"route": "off-policy", "answers_per_prompt": 1, "max_teacher_tokens": 60}
-    tokens = limbeck.steps(*pair, ROWS, tokenizer=tokenizer, **settings)
-    assert len(list(tokens)) == 4
+    settings |= {"route": "off-policy", "answers_per_prompt": 2, "max_teacher_tokens": 10, "teacher_temperature": 1.0}
+    rows = [*ROWS, *(prompt_row(f"{text} again") for text in CORPUS)]
+    given = {"tokenizer": tokenizer, **settings}
+    run = limbeck.distil(*pair, rows, workspace=tmp_path, **given)
+    assert [record.loss for record in limbeck.steps(*pair, rows, **given)] == [each["loss"] for each in run.steps()]
 
 
 def test_objects_are_worth_chatted_with_and_marked(pair, tokenizer, tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 from link import Link, fingerprint, page_faults, status_bytes
 from safetensors.torch import save_file
 
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion, Request
 from limbeck.rollouts.sampling import Sampling
@@ -81,6 +81,7 @@ def main() -> None:
     link = Link()
     spec = json.loads(sys.argv[1])
     recipe = recipe_of(spec)
+    tune_process()
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     if spec["shape"]["exact"]:

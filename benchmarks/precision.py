@@ -20,7 +20,7 @@ from common import Table, about_here, figure, finish, models_cache
 
 from limbeck.evaluation.answering.answers import answer_prompts
 from limbeck.evaluation.answering.held_out import measure_text
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.models.language_model import LanguageModel
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.sampling import Purpose, Sampling
@@ -54,6 +54,7 @@ def recipe_of(options: argparse.Namespace, precision: str, seed: int, workspace:
 
 def train_and_measure(recipe: Recipe) -> tuple[list[float], float]:
     """Held-out divergences at the end, nats per token, on each of TEXTS; and the seconds of a step."""
+    tune_process()
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     models = load_models(material, recipe, machine)

@@ -25,7 +25,7 @@ from common import Shape, Table, about_here, figure, finish, models_cache, shape
 from transformers import GenerationConfig
 
 from limbeck.data.prompt import Prompt
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="keep the figures as the baseline")
     options = parser.parse_args()
+    tune_process()
     use_machine("cpu")
     cache = models_cache()
     tables, results = [], {}

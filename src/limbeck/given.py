@@ -12,10 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from limbeck.evaluation.grading.own_functions import held_functions, name_of
-from limbeck.messages import grader_unusable, no_rows_of, row_form, row_value, teacher_not_needed, teacher_other
+from limbeck.machine import precision_kept
+from limbeck.messages import (
+    grader_unusable,
+    no_rows_of,
+    recipe_form,
+    row_form,
+    row_value,
+    settings_twice,
+    teacher_not_needed,
+    teacher_other,
+)
 from limbeck.models.load import load_tokenizer
 from limbeck.models.memory import MemoryModel, fingerprint_in, hold, is_in_memory, memory_model
 from limbeck.models.resolve import parse_ref
@@ -28,10 +39,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
+    "NO_ENVIRONMENT",
+    "AnyRecipe",
     "Given",
     "Grader",
     "given_for_run",
     "given_models",
+    "given_recipe",
     "given_settings",
     "grader_text",
     "model_text",
@@ -39,6 +53,8 @@ __all__ = [
 ]
 
 Grader = Callable[[str, Mapping[str, Any]], float]
+AnyRecipe = str | Path | Mapping[str, Any] | Recipe
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 CONVERSATIONS = ("prompt", "messages", "conversations")
 
 
@@ -101,6 +117,32 @@ def given_settings(
                 return
             with hold(models, given.rows):
                 yield given
+
+
+@contextmanager
+def given_recipe(
+    recipe: AnyRecipe,
+    place: str,
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    trains: bool = True,
+) -> Generator[LoadedRecipe]:
+    """A recipe in any of its forms; within the block its objects are at hand, and what is set is put back after it."""
+    with precision_kept():
+        if isinstance(recipe, str | Path):
+            yield load_recipe(Path(recipe), list(overrides), environment)
+            return
+        if not isinstance(recipe, Mapping | Recipe):
+            raise recipe_form(kind=type(recipe).__name__)
+        if overrides:
+            raise settings_twice()
+        if isinstance(recipe, Recipe):
+            yield LoadedRecipe(recipe, {}, Path(place))
+            return
+        with given_settings(recipe, place, tokenizer=tokenizer, in_place=not trains) as known:
+            yield known.loaded
 
 
 @contextmanager

@@ -111,13 +111,13 @@ def take_steps(
                 plan = plan_recipe(recipe)
                 refuse_if_too_large(plan.memory)
                 models = load_models(plan.material, recipe, plan.machine)
-            patches = stack.enter_context(ExitStack())
-            patches.enter_context(lent(models.student.module))
-            state = make_state(models, plan.material, recipe, watch)
-            if optimizer is not None:
-                state.optimizer = optimizer(list(models.weights.named.values()))
-            state.schedule = schedule
-            lesson = _lesson(models, plan.material, recipe)
+                patches = stack.enter_context(ExitStack())
+                patches.enter_context(lent(models.student.module))
+                state = make_state(models, plan.material, recipe, watch)
+                if optimizer is not None:
+                    state.optimizer = optimizer(list(models.weights.named.values()))
+                state.schedule = schedule
+                lesson = _lesson(models, plan.material, recipe)
     except BaseException:
         stack.close()
         raise

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from limbeck.driver import train_run
+from limbeck.embedded import FOLDER
 from limbeck.embedded.task import write_prompts
 from limbeck.evaluation.evaluate import evaluate_run, worth_of
 from limbeck.recipe.evaluating import Evaluating
@@ -18,7 +19,6 @@ from limbeck.runs.evaluations import Evaluation
 
 __all__ = ["DemoResult", "examples_to_show", "run_demo"]
 
-FOLDER = Path(__file__).parent
 NUM_TRAIN = 4000
 NUM_HELD_OUT = 300
 NUM_SHOWN = 3

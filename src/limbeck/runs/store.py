@@ -5,6 +5,7 @@
     ├── events.jsonl           one event per line, oldest first, only ever appended to
     ├── answers/NAME.jsonl     one answer per line, one file per set
     ├── marks/step-000050.safetensors    see marks.py
+    ├── inputs/                rows and the student's first weights, where they were given as objects
     ├── checkpoints/step-00000123/
     ├── adapter/               what a run with lora trained, in peft's format
     ├── model/                 the result, whole

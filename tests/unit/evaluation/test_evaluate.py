@@ -193,7 +193,7 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
         assert flagged in notes
     assert {model["alias"]: model["divergence_to_teacher"] for model in result["models"]} == dict.fromkeys(prompts)
     assert result["settings"]["temperature"] == 0
-    with pytest.raises(UsageError, match="no prompts"):
+    with pytest.raises(UsageError, match="without prompts"):
         api.evaluate(*models, workspace=tmp_path)
 
 

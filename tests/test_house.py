@@ -63,7 +63,7 @@ ROOM_BUDGETS = {
     "errors": 110,
     "evaluation": 2490,
     "fast": 289,
-    "given": 222,
+    "given": 227,
     "http": 150,
     "looking": 31,
     "machine": 166,

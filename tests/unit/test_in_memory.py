@@ -276,6 +276,18 @@ def test_steps_take_an_optimizer_and_a_schedule(pair, tokenizer):
     assert steps.optimizer is made[0]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_a_model_that_is_its_own_teacher_stays_the_teacher(tokenizer, in_place, lora):
+    model = tiny_llama(tokenizer, scale=4.0)
+    before = state_of_module(model)
+    given = {"tokenizer": tokenizer, "in_place": in_place, "lora": lora, **SETTINGS}
+    given |= {"objective": "divergence", "sampling": {"temperature": 2.0}, "learning_rate": 1e-2}
+    records = list(limbeck.steps(model, model, ROWS, **given))
+    assert records[0].loss == pytest.approx(0, abs=1e-6)
+    assert_unchanged(before, state_of_module(model), but_weights=in_place)
+
+
 def test_off_policy_steps_learn_what_the_teacher_writes(pair, tokenizer, tmp_path):
     settings = {name: value for name, value in SETTINGS.items() if name != "max_practice_tokens"}
     settings |= {"route": "off-policy", "answers_per_prompt": 2, "max_teacher_tokens": 10, "teacher_temperature": 1.0}

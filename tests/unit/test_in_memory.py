@@ -160,6 +160,14 @@ def test_a_run_of_objects_goes_on_in_another_process(pair, tokenizer, tmp_path):
     assert went_on.read_events()[-1]["weights"] == whole.read_events()[-1]["weights"]
 
 
+def test_a_run_of_objects_can_be_moved(pair, tokenizer, tmp_path):
+    interrupted(*pair, tokenizer, tmp_path / "before")
+    (tmp_path / "before").rename(tmp_path / "after")
+    run = limbeck.resume("cut", workspace=tmp_path / "after", teacher=pair[1])
+    assert run.status().state == "done"
+    assert str(tmp_path / "before") not in run.recipe_path.read_text().partition("student: ")[2].partition("\n")[0]
+
+
 def test_a_teacher_without_a_name_is_asked_for_and_another_is_refused(pair, tokenizer, tmp_path):
     student, teacher = pair
     cut = interrupted(student, teacher, tokenizer, tmp_path)

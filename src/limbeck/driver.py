@@ -40,7 +40,7 @@ from limbeck.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from limbeck.training.inputs import keep_inputs
+from limbeck.training.inputs import keep_inputs, with_own_files
 from limbeck.training.provenance import (
     changed_settings,
     first_start,
@@ -156,7 +156,7 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
         recipe, material = keep_inputs(run, plan.recipe, plan.material)
         models = load_models(material, recipe, plan.machine)
-        write_text(run.recipe_path, recipe_text(recipe))
+        write_text(run.recipe_path, with_own_files(recipe_text(recipe), run))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
         write_answers(run, log.write, recipe, material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
@@ -223,7 +223,8 @@ def _drive(
         refuse_changed(run, provenance)
         load_checkpoint(checkpoint, state)
     if checkpoint is None or changes:
-        write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
+        text = recipe_text(recipe, header=json.dumps(provenance, indent=1))
+        write_text(run.recipe_path, with_own_files(text, run))
     about = {"run": run.name, "step": state.step, "steps": recipe.steps, "objective": plan.objective}
     log.write("start", **about, **provenance, settings=recipe.settings())
     for note in (*changes, *_notes(log, plan, models, provenance, checkpoint)):

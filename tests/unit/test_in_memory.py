@@ -160,6 +160,14 @@ def test_a_run_of_objects_goes_on_in_another_process(pair, tokenizer, tmp_path):
     assert went_on.read_events()[-1]["weights"] == whole.read_events()[-1]["weights"]
 
 
+def test_a_run_of_objects_can_be_moved(pair, tokenizer, tmp_path):
+    interrupted(*pair, tokenizer, tmp_path / "before")
+    (tmp_path / "before").rename(tmp_path / "after")
+    run = limbeck.resume("cut", workspace=tmp_path / "after", teacher=pair[1])
+    assert run.status().state == "done"
+    assert str(tmp_path / "before") not in run.recipe_path.read_text().partition("student: ")[2].partition("\n")[0]
+
+
 def test_a_teacher_without_a_name_is_asked_for_and_another_is_refused(pair, tokenizer, tmp_path):
     student, teacher = pair
     cut = interrupted(student, teacher, tokenizer, tmp_path)
@@ -274,6 +282,18 @@ def test_steps_take_an_optimizer_and_a_schedule(pair, tokenizer):
     steps = limbeck.steps(*pair, ROWS, tokenizer=tokenizer, optimizer=optimizer, schedule=rates.__getitem__, **SETTINGS)
     assert [record.learning_rate for record in steps] == rates
     assert steps.optimizer is made[0]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_a_model_that_is_its_own_teacher_stays_the_teacher(tokenizer, in_place, lora):
+    model = tiny_llama(tokenizer, scale=4.0)
+    before = state_of_module(model)
+    given = {"tokenizer": tokenizer, "in_place": in_place, "lora": lora, **SETTINGS}
+    given |= {"objective": "divergence", "sampling": {"temperature": 2.0}, "learning_rate": 1e-2}
+    records = list(limbeck.steps(model, model, ROWS, **given))
+    assert records[0].loss == pytest.approx(0, abs=1e-6)
+    assert_unchanged(before, state_of_module(model), but_weights=in_place)
 
 
 def test_off_policy_steps_learn_what_the_teacher_writes(pair, tokenizer, tmp_path):

@@ -19,6 +19,7 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
 from limbeck.runs.store import Run
+from limbeck.training.inputs import own_file
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
@@ -154,7 +155,7 @@ def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
     """Raise where prompts, template, vocabulary, stop tokens or models are no longer what the run began with."""
     first = first_start(run)
     now = json.loads(json.dumps({name: provenance[name] for name in IDENTITY}))
-    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name])]
+    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name], run)]
     if changed:
         told = "; ".join(f"{name} was {first[name]}, is {now[name]}" for name in changed)
         raise Refusal(
@@ -165,10 +166,10 @@ def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
         )
 
 
-def _agree(recorded: object, now: object) -> bool:
+def _agree(recorded: object, now: object, run: Run) -> bool:
     """Whether all that was recorded is so still; an older version may have recorded less."""
     if isinstance(recorded, dict) and isinstance(now, dict):
-        return all(now.get(name) == value for name, value in recorded.items())
+        return all(own_file(now.get(name), run) == own_file(value, run) for name, value in recorded.items())
     return recorded == now
 
 
@@ -182,7 +183,8 @@ def changed_settings(run: Run, recipe: Recipe, step: int) -> list[str]:
     starts = [event for event in events if event["kind"] == "start" and "settings" in event]
     if not starts:
         return ["WARNING: this run did not record its settings, so a change of them cannot be told."]
-    before, now = _flat(starts[-1]["settings"]), _flat(json.loads(json.dumps(recipe.settings())))
+    both = (starts[-1]["settings"], json.loads(json.dumps(recipe.settings())))
+    before, now = ({name: own_file(value, run) for name, value in _flat(each).items()} for each in both)
     changed = {
         name: f"{name} from {json.dumps(before.get(name))} to {json.dumps(now.get(name))}"
         for name in (*now, *(before.keys() - now.keys()))

@@ -110,9 +110,9 @@ def main() -> None:
         link.say(
             step_s=step_s,
             seconds={
-                "writing": record.write_s,
-                "reading": record.score_s,
-                "updating": step_s - record.write_s - record.score_s,
+                "writing": record.generation_s,
+                "reading": record.scoring_s,
+                "updating": step_s - record.generation_s - record.scoring_s,
             },
             loss=record.loss,
             num_tokens=record.num_completion_tokens,

@@ -58,7 +58,7 @@ def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writ
     writing = choose_method(model, max_length=max_length, pad_id=material.dialogue.pad_id)
     stop_ids = () if case.exact else material.dialogue.stop.ids
     dialogue = replace(material.dialogue, stop=replace(material.dialogue.stop, ids=stop_ids))
-    engine = engine_for(model, dialogue, writing.way, num_slots=case.num_prompts)
+    engine = engine_for(model, dialogue, writing.decoder, num_slots=case.num_prompts)
 
     def write(number: int) -> int:
         requests = [

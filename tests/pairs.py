@@ -18,10 +18,9 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.plain import PlainWriter
-from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
-from limbeck.routes.loop import Lesson
-from limbeck.routes.loop import train as train_lesson
+from limbeck.rollouts.plain import TransformersGenerator
+from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
+from limbeck.routes.loop import TrainingData, training_steps
 from limbeck.teachers.signal import Teacher
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import StepRecord, TrainState
@@ -82,9 +81,9 @@ def recipe_of(**settings) -> Recipe:
     return Recipe(**{"student": "student", "teacher": "teacher", "prompts": "rows.jsonl", **settings})
 
 
-def decoder_of(model: LanguageModel, way: str) -> Decoder | Writer:
+def decoder_of(model: LanguageModel, way: str) -> Decoder | BatchGenerator:
     """The decoder of a name, as the engine takes it."""
-    return {"lean": LeanDecoder, "slots": SlotDecoder, "generate": PlainWriter}[way](model)
+    return {"lean": LeanDecoder, "slots": SlotDecoder, "generate": TransformersGenerator}[way](model)
 
 
 def state_of(
@@ -97,7 +96,7 @@ def state_of(
 
 def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
     """The steps of a recipe with nothing to read but what the student writes."""
-    return train_lesson(state, Lesson(tuple(prompts), teacher), recipe)
+    return training_steps(state, TrainingData(tuple(prompts), teacher), recipe)
 
 
 def write_pair(

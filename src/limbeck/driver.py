@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,21 @@ from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
-from limbeck.models.save import save_model, weights_hash, write_manner
+from limbeck.models.save import save_model, save_tokenizer_and_generation_config, weights_hash
 from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of, few_prompts_note
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.files import LoadedRecipe, load_recipe, recipe_text
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
-from limbeck.routes.loop import Lesson, train
+from limbeck.routes.loop import TrainingData, training_steps
 from limbeck.routes.on_policy import objective_of, sampling_of
 from limbeck.runs.lineage import other_teachers, trace
 from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.store import Run, current_events
 from limbeck.teachers.local import LocalTeacher
-from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, write_answers, written_targets
+from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, generate_training_answers, targets_of_answers
 from limbeck.training.checkpoint import (
     Checkpoint,
     damages,
@@ -48,7 +48,8 @@ from limbeck.training.provenance import (
     run_notes,
     store_prompts,
 )
-from limbeck.training.session import Listener, Log, ending, stop_signals, stopped
+from limbeck.training.record import step_fields
+from limbeck.training.session import EventLog, Listener, ending, stop_signals, stopped
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
@@ -71,8 +72,8 @@ def train_run(
     """
     recipe = loaded.recipe
     plan = _prepare(recipe)
-    with Run.create(Path(recipe.workspace), recipe.name) as run, ending(Log(run, listen)) as log:
-        _drive(log, plan, watch, None)
+    with Run.create(Path(recipe.workspace), recipe.name) as run, ending(EventLog(run, listen)) as log:
+        _train_to_last_step(log, plan, watch, None)
     return run
 
 
@@ -151,11 +152,11 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     workspace = Path(recipe.workspace)
     begun = Run(Run.home(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
-    with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
+    with begun if goes_on else Run.create(workspace, name) as run, ending(EventLog(run, listen)) as log:
         models = load_models(plan.material, recipe, plan.machine)
         write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
-        write_answers(run, log.write, recipe, plan.material, models)
+        generate_training_answers(run, log.write, recipe, plan.material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
@@ -188,8 +189,8 @@ def resume_run(
         recipe = load_recipe(run.recipe_path, overrides, {}).recipe
         changes = changed_settings(run, recipe, checkpoint.step)
         plan = _prepare(recipe, first_start(run))
-        with ending(Log(run, listen)) as log:
-            _drive(log, plan, watch, checkpoint, changes)
+        with ending(EventLog(run, listen)) as log:
+            _train_to_last_step(log, plan, watch, checkpoint, changes)
     return run
 
 
@@ -201,8 +202,8 @@ def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> Check
     return plan
 
 
-def _drive(
-    log: Log,
+def _train_to_last_step(
+    log: EventLog,
     plan: CheckReport,
     watch: Callable[[str], None],
     checkpoint: Checkpoint | None,
@@ -227,17 +228,17 @@ def _drive(
         log.write("note", text=note)
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
-    lesson = _lesson(log, plan, models)
+    data = _training_data(log, plan, models)
     held_out = held_out_texts(run, log.write, recipe, material, models)
     if not recipe.scores:
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
     with stop_signals(log) as stop_asked:
         if _is_due(state.step, recipe) and state.step not in {event["step"] for event in _evaluations(run)}:
-            _evaluate(log, plan, state, lesson, held_out)  # else it was done before the run stopped
-        for record in train(state, lesson, recipe):
+            _evaluate(log, plan, state, data, held_out)  # else it was done before the run stopped
+        for record in training_steps(state, data, recipe):
             history.append(record)
-            log.write("step", **_step_fields(record))
+            log.write("step", **step_fields(record))
             for alert in alerts_of(history):
                 log.write("alert", step=record.step, code=alert.code, text=alert.text)
             last, due = record.step == recipe.steps, _is_due(record.step, recipe)
@@ -246,12 +247,12 @@ def _drive(
             if stop_asked() and not last:
                 raise stopped(run, record.step, recipe.steps)
             if due:
-                _evaluate(log, plan, state, lesson, held_out)
-        _hand_over(log, plan, state)
+                _evaluate(log, plan, state, data, held_out)
+        _save_final_model(log, plan, state)
 
 
 def _notes(
-    log: Log, plan: CheckReport, models: Models, provenance: Mapping[str, object], checkpoint: Checkpoint | None
+    log: EventLog, plan: CheckReport, models: Models, provenance: Mapping[str, object], checkpoint: Checkpoint | None
 ) -> Iterator[str]:
     """What the user should know before the first step, warnings first."""
     recipe, material = plan.recipe, plan.material
@@ -262,32 +263,32 @@ def _notes(
     yield from () if checkpoint is None else checkpoint.passed_over
 
 
-def _lesson(log: Log, plan: CheckReport, models: Models) -> Lesson:
+def _training_data(log: EventLog, plan: CheckReport, models: Models) -> TrainingData:
     """What the route learns from."""
     recipe, material = plan.recipe, plan.material
     targets = material.targets
     if recipe.answers_written:
-        write_answers(log.run, log.write, recipe, material, models)
-        targets = written_targets(log.run.read_answers(TEACHER_ANSWERS), material, recipe)
+        generate_training_answers(log.run, log.write, recipe, material, models)
+        targets = targets_of_answers(log.run.read_answers(TEACHER_ANSWERS), material, recipe)
     teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
-    return Lesson(material.train.prompts, teacher, targets, material.own)
+    return TrainingData(material.train.prompts, teacher, targets, material.own)
 
 
-def _evaluate(log: Log, plan: CheckReport, state: TrainState, lesson: Lesson, held_out: HeldOut) -> None:
+def _evaluate(log: EventLog, plan: CheckReport, state: TrainState, data: TrainingData, held_out: HeldOut) -> None:
     """Measure the student on the fixed text and on text that it writes now; mark a few answers if a teacher scores."""
     log.write("phase", phase="evaluating")
     recipe = plan.recipe
     objective = objective_of(recipe) if recipe.scores else None
     limit, sampling = plan.material.answer_limit, sampling_of(recipe)
-    rows, fields = evaluate(state, lesson.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling)
+    rows, fields = evaluate(state, data.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling)
     log.run.write_answers(f"held-out-step-{state.step:06d}", rows)
     log.write("evaluation", **fields)
-    if lesson.teacher is None or objective is None:
+    if data.teacher is None or objective is None:
         return
     log.write("phase", phase="marking")
     started = time.perf_counter()
     answers = [Completion(tuple(row["ids"]), (), row["cut_off"]) for row in rows]
-    marked = mark_step(state, lesson.teacher, (held_out.prompts, answers), objective, recipe.micro_batch_tokens)
+    marked = mark_step(state, data.teacher, (held_out.prompts, answers), objective, recipe.micro_batch_tokens)
     name, beta = f"run:{log.run.name}@{state.step}", nearest_beta(objective)
     sheet = MarkSheet(name, str(recipe.teacher), state.step, beta, marked)
     write_marks(log.run.path / "marks" / marks_name(state.step), sheet)
@@ -295,7 +296,7 @@ def _evaluate(log: Log, plan: CheckReport, state: TrainState, lesson: Lesson, he
     log.write("marks", step=state.step, answers=len(marked), num_tokens=num_tokens, seconds=seconds)
 
 
-def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
+def _save_final_model(log: EventLog, plan: CheckReport, state: TrainState) -> None:
     """Save the student of the last step, or of the one that the recipe says to keep."""
     run, recipe, material = log.run, plan.recipe, plan.material
     log.write("phase", phase="saving the model")
@@ -311,7 +312,7 @@ def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
     }
     if recipe.lora is not None:
         save_adapters(state.student, run.adapter_path)
-        write_manner(state.student, run.adapter_path, **manner)
+        save_tokenizer_and_generation_config(state.student, run.adapter_path, **manner)
         merge_adapters(state.student)
     save_model(state.student, run.model_path, **manner)
     weights = weights_hash(state.student.module)
@@ -330,16 +331,3 @@ def _evaluations(run: Run) -> list[dict[str, Any]]:
 def _kept_step(run: Run, recipe: Recipe) -> int | None:
     """The step whose student the run hands over as it stands now; None for the last."""
     return best_step(_evaluations(run)) if recipe.keep == "best" else None
-
-
-def _step_fields(record: StepRecord) -> dict[str, object]:
-    """The record, and the throughput of each phase."""
-    num_read = record.num_prompt_tokens + record.num_completion_tokens
-    return {
-        **asdict(record),
-        "step_s": (record.write_s or 0.0) + (record.score_s or 0.0) + record.update_s,
-        "writing_tokens_per_s": None if record.write_us_per_token is None else 1e6 / record.write_us_per_token,
-        "reading_tokens_per_s": None if record.score_s is None else num_read / record.score_s,
-        "updating_tokens_per_s": num_read / record.update_s,
-        "memory_bytes": max(record.peak_bytes.values()),
-    }

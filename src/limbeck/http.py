@@ -27,7 +27,7 @@ import httpx2
 
 from limbeck.errors import Refusal, UsageError
 
-__all__ = ["Endpoint", "HttpClient", "Lost", "Reply", "approve_endpoint", "plain_address", "retry_after_s"]
+__all__ = ["Endpoint", "HttpClient", "NoReply", "Reply", "approve_endpoint", "plain_address", "retry_after_s"]
 
 MAX_BODY_BYTES = 8 * 2**20
 _APPROVED: dict[str, str | None] = {"https://api.openai.com:443": "OPENAI_API_KEY"}
@@ -54,7 +54,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoReply:
     """No whole reply, and why. `sent`: the server may have read the request, and charged for it."""
 
     why: Literal["unreachable", "deadline", "oversize"]
@@ -168,7 +168,7 @@ class HttpClient:
     async def __aexit__(self, *raised: object) -> None:
         await self._client.aclose()
 
-    async def post(self, path: str, body: bytes, *, within_s: float) -> Reply | Lost:
+    async def post(self, path: str, body: bytes, *, within_s: float) -> Reply | NoReply:
         """One exchange, which ends after `within_s` at the latest, whatever the server does."""
         try:
             async with (
@@ -179,17 +179,17 @@ class HttpClient:
                 async for piece in response.aiter_raw():  # raw: a compressed body could grow without limit
                     received += piece
                     if len(received) > MAX_BODY_BYTES:
-                        return Lost("oversize", f"the reply is longer than {MAX_BODY_BYTES} bytes")
+                        return NoReply("oversize", f"the reply is longer than {MAX_BODY_BYTES} bytes")
                 secret = (self._endpoint.key or "").encode()
                 if len(secret) >= _MIN_SECRET_LENGTH or (secret and response.status_code >= 300):
                     received = received.replace(secret, b"***")
                 headers = {name: self._hidden(response.headers.get(name, "")) for name in _KEPT_HEADERS}
                 return Reply(response.status_code, headers, bytes(received))
         except TimeoutError:
-            return Lost("deadline", f"no whole reply within {within_s:.3g} s")
+            return NoReply("deadline", f"no whole reply within {within_s:.3g} s")
         except httpx2.TransportError as error:  # its text alone: the error itself holds the request with the key
             sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-            return Lost("unreachable", self._hidden(f"{type(error).__name__}: {error}"), sent)
+            return NoReply("unreachable", self._hidden(f"{type(error).__name__}: {error}"), sent)
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._endpoint.key, "***") if self._endpoint.key else text

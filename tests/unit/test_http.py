@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import LimbeckError, Refusal, UsageError
-from limbeck.http import Endpoint, HttpClient, Lost, Reply, approve_endpoint, plain_address, retry_after_s
+from limbeck.http import Endpoint, HttpClient, NoReply, Reply, approve_endpoint, plain_address, retry_after_s
 from misbehaving_server import MisbehavingServer, error, http
 
 SECRET = "sk-test-SECRET-1234"
@@ -30,8 +30,8 @@ def approve(tmp_path):
     return write
 
 
-def post(endpoint: Endpoint, path: str = "/x", within_s: float = 2.0) -> Reply | Lost:
-    async def once() -> Reply | Lost:
+def post(endpoint: Endpoint, path: str = "/x", within_s: float = 2.0) -> Reply | NoReply:
+    async def once() -> Reply | NoReply:
         async with HttpClient(endpoint, num_connections=1) as client:
             return await client.post(path, b'{"messages": [{"content": "hello"}]}', within_s=within_s)
 
@@ -137,7 +137,7 @@ def test_the_deadline_is_for_the_whole_exchange(form):
         started = time.monotonic()
         reply = post(Endpoint(server.url, True), within_s=0.3)
         assert time.monotonic() - started < 1.3
-    assert isinstance(reply, Lost)
+    assert isinstance(reply, NoReply)
     assert (reply.why, reply.sent) == ("deadline", True)
 
 
@@ -145,7 +145,7 @@ def test_an_error_of_the_connection_is_a_text_and_says_whether_the_request_was_s
     with MisbehavingServer() as server:
         pass
     lost = post(Endpoint(server.url, True, SECRET))
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, NoReply)
     assert (lost.why, lost.sent) == ("unreachable", False)
     assert SECRET not in lost.text
 

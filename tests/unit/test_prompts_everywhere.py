@@ -64,7 +64,7 @@ def rows_of(batch):
 def seen(monkeypatch):
     """What is asked of the writers, by the name of the model, and what the teacher reads before its answers."""
     found = {"student": set(), "teacher": set(), "model": set(), "scored": set()}
-    own_write, own_score = Engine.write, LocalTeacher.score
+    own_write, own_score = Engine.stream, LocalTeacher.score
 
     def write(self, requests, sampling):
         found.setdefault(self.model.name.rpartition("/")[2], set()).update(each.prompt_ids for each in requests)
@@ -75,7 +75,7 @@ def seen(monkeypatch):
         found["scored"].update(tuple(row[: len(row) - num]) for row, num in zip(rows_of(batch), nums, strict=True))
         return own_score(self, batch)
 
-    monkeypatch.setattr(Engine, "write", write)
+    monkeypatch.setattr(Engine, "stream", write)
     monkeypatch.setattr(LocalTeacher, "score", score)
     return found
 

@@ -144,5 +144,5 @@ def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageMod
 def _write(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
     """The likeliest tokens after `ids`."""
     writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
-    engine = engine_for(model, pair.dialogue, writing.way, num_slots=1)
+    engine = engine_for(model, pair.dialogue, writing.decoder, num_slots=1)
     return engine.generate([Request(ids, 0, max_tokens)], GREEDY)[0]

@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 from limbeck.compat import llama_body, replace_forward
 
-__all__ = ["FAMILIES", "gated_down", "keep_less"]
+__all__ = ["FAMILIES", "gated_down", "patch_gated_mlp"]
 
 # down(act(gate(x)) · up(x)) in every layer, each a linear layer of its own
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-def keep_less(module: PreTrainedModel) -> None:
+def patch_gated_mlp(module: PreTrainedModel) -> None:
     """From now on the module's gated layers keep less for the backward pass, where its family is one of these."""
     if module.config.model_type not in FAMILIES or module.config.hidden_act != "silu":
         return

@@ -22,7 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from limbeck.compat import attention_implementation
 from limbeck.objectives.head import rounded_products
 
-__all__ = ["short_attention", "write_out_short_attention"]
+__all__ = ["patch_short_attention", "short_attention"]
 
 SHORT = 192
 GROUP_BYTES = 16 * 2**20  # of the scores of the texts that are computed at a time
@@ -30,7 +30,7 @@ _NAME = "limbeck_short"
 _CHANGES_SCORES = ("position_bias", "softcap", "s_aux")
 
 
-def write_out_short_attention(module: PreTrainedModel) -> None:
+def patch_short_attention(module: PreTrainedModel) -> None:
     """From now on the module trains on short texts by the products written out, where its family offers that."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, sdpa_mask)

@@ -8,7 +8,7 @@ from typing import Literal
 
 __all__ = ["ModelRef"]
 
-Kind = Literal["hub", "folder", "gguf", "run", "hosted", "served"]
+RefKind = Literal["hub", "folder", "gguf", "run", "hosted", "served"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ModelRef:
     """
 
     text: str
-    kind: Kind
+    kind: RefKind
     path: Path | None
     revision: str | None
     weights: Path | None = None

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limbeck.errors import UsageError
+from limbeck.objectives import messages
 from limbeck.objectives.divergence import attach_gradient, compute_dtype
-from limbeck.objectives.fused import Head, Readings, default_chunk_tokens
+from limbeck.objectives.fused import Head, TokenStats, default_chunk_tokens
 
 __all__ = ["fused_cross_entropy"]
 
 
 def fused_cross_entropy(
     hidden_NH: Tensor, head: Head, token_ids_N: Tensor, weights_N: Tensor, *, chunk_tokens: int | None = None
-) -> tuple[Tensor, Readings]:
+) -> tuple[Tensor, TokenStats]:
     """Sum of weights x cross-entropy over N tokens of a text, in nats, from hidden states.
 
     Args:
@@ -44,11 +44,11 @@ def fused_cross_entropy(
     num_tokens, device = len(token_ids_N), hidden_NH.device
     outside = num_tokens > 0 and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < head.num_real
     if hidden_NH.shape[0] != num_tokens or list(weights_N.shape) != [num_tokens] or outside:
-        raise UsageError(
-            "cross-entropy.tokens",
-            given=f"{num_tokens} tokens for hidden states {list(hidden_NH.shape)} and weights {list(weights_N.shape)}.",
-            needed=f"One hidden state and one weight for each token, and tokens from 0 to {head.num_real - 1}.",
-            fix="Pass the token that each position predicts, in the student's own vocabulary.",
+        raise messages.cross_entropy_tokens(
+            num_tokens=num_tokens,
+            hidden=str(list(hidden_NH.shape)),
+            weights=str(list(weights_N.shape)),
+            last=head.num_real - 1,
         )
     dtype = compute_dtype(hidden_NH, head.weight_VH)
     weights_N = weights_N.detach().to(dtype)
@@ -76,5 +76,5 @@ def fused_cross_entropy(
             agree_N[chunk] = text_logp_N == logp_NV.amax(-1)
     total = (weights_N * loss_N).sum()
     zeros_N = torch.zeros_like(loss_N)
-    readings = Readings(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
+    readings = TokenStats(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
     return (attach_gradient(total, *zip(wanted, written, strict=True)) if wanted else total), readings

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError, VocabularyMismatch
+from limbeck.objectives import messages
 from limbeck.objectives.forms import FLOOR_NATS, direct_value_and_gradient, precise_value_and_gradient
 from limbeck.objectives.objective import Objective, Scale
 
@@ -29,9 +29,9 @@ __all__ = [
     "attach_gradient",
     "compute_dtype",
     "divergence",
-    "evaluate",
     "kl_mix",
     "soft_targets",
+    "token_divergence",
     "value_and_gradient",
 ]
 
@@ -72,7 +72,7 @@ def divergence(
     Raises:
         UsageError, VocabularyMismatch (both ValueError): a setting out of range, or shapes that differ.
     """
-    return evaluate(Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits)
+    return token_divergence(Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits)
 
 
 def kl_mix(student_logits: Tensor, teacher_logits: Tensor, weight: float, *, temperature: float = 1.0) -> Tensor:
@@ -82,7 +82,7 @@ def kl_mix(student_logits: Tensor, teacher_logits: Tensor, weight: float, *, tem
     errors as in `divergence`.
     """
     objective = Objective(kind="kl_mix", forward_weight=weight, temperature=temperature)
-    return evaluate(objective, student_logits, teacher_logits)
+    return token_divergence(objective, student_logits, teacher_logits)
 
 
 def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
@@ -91,10 +91,10 @@ def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     T² keeps the size of the gradient, T·(student_T - teacher_T), about the same for every T (arXiv 1503.02531,
     section 2). Shapes, types, -inf and errors as in `divergence`.
     """
-    return evaluate(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
+    return token_divergence(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
 
 
-def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def token_divergence(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """The objective of each token: logits [..., V] to nats [...], with a gradient to the student alone."""
     _require_same_shape(student_logits, teacher_logits)
     num_vocabulary = student_logits.shape[-1]
@@ -189,12 +189,7 @@ class _AttachGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         if torch.is_grad_enabled():  # only under create_graph=True; the written gradient would count as a constant
-            raise UsageError(
-                "objective.second-derivative",
-                given="A derivative of the divergence's gradient is asked for (create_graph=True).",
-                needed="The gradient is written in the forward pass, so the divergence can be differentiated once.",
-                fix="Call backward without create_graph.",
-            )
+            raise messages.second_derivative()
         (grad_value,) = grad_outputs
         if grad_value.is_cpu and grad_value.ndim == 0 and grad_value == 1:
             return (None, None, *ctx.saved_tensors)  # as in loss.backward(); a head's gradient is not copied for it
@@ -233,23 +228,8 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 def _require_same_shape(student_logits: Tensor, teacher_logits: Tensor) -> None:
     student_shape, teacher_shape = list(student_logits.shape), list(teacher_logits.shape)
     if not (student_logits.is_floating_point() and teacher_logits.is_floating_point()):
-        raise UsageError(
-            "objective.logits-type",
-            given=f"The logits have the types {student_logits.dtype} and {teacher_logits.dtype}.",
-            needed="Logits are floating-point numbers.",
-            fix="Pass what the output heads return, not token ids.",
-        )
+        raise messages.logits_type(student=str(student_logits.dtype), teacher=str(teacher_logits.dtype))
     if not student_shape or not teacher_shape or student_shape[:-1] != teacher_shape[:-1]:
-        raise UsageError(
-            "objective.shape",
-            given=f"The student's logits have the shape {student_shape}, the teacher's {teacher_shape}.",
-            needed="Both need the same leading shape and the vocabulary last: position by position the same text.",
-            fix="Take both at the same positions of the same tokens.",
-        )
+        raise messages.logits_shape(student=str(student_shape), teacher=str(teacher_shape))
     if student_shape[-1] != teacher_shape[-1] or student_shape[-1] == 0:
-        raise VocabularyMismatch(
-            "objective.vocabulary-size",
-            given=f"The student's logits have {student_shape[-1]} columns, the teacher's {teacher_shape[-1]}.",
-            needed="The last axis is the vocabulary the two share, one column a token.",
-            fix="Cut both to the shared real vocabulary before the divergence: padded rows differ within one family.",
-        )
+        raise messages.vocabulary_size(student=student_shape[-1], teacher=teacher_shape[-1])

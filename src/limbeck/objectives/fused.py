@@ -22,11 +22,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError, VocabularyMismatch
+from limbeck.objectives import messages
 from limbeck.objectives.divergence import Objective, attach_gradient, compute_dtype, value_and_gradient
 from limbeck.objectives.head import Head, head_of, products
 
-__all__ = ["Head", "Readings", "default_chunk_tokens", "fused_divergence", "fused_with_readings", "head_of"]
+__all__ = ["Head", "TokenStats", "default_chunk_tokens", "fused_divergence", "fused_divergence_with_stats", "head_of"]
 
 # One buffer [chunk, V]; a chunk holds three of them.
 CHUNK_BUFFER_BYTES = 32 * 2**20
@@ -34,7 +34,7 @@ MAX_CHUNK_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Readings:
+class TokenStats:
     """What one pass says of each token; all [N], detached, float32 or wider, nats.
 
     Entropies and log-probabilities are those of the plain distributions (temperature 1), whatever the objective's.
@@ -81,7 +81,7 @@ def fused_divergence(
     return total, divergence_N
 
 
-def fused_with_readings(
+def fused_divergence_with_stats(
     student_hidden_NH: Tensor,
     student_head: Head,
     teacher_hidden_NH: Tensor,
@@ -91,20 +91,17 @@ def fused_with_readings(
     token_ids_N: Tensor,
     *,
     chunk_tokens: int | None = None,
-) -> tuple[Tensor, Readings]:
+) -> tuple[Tensor, TokenStats]:
     """`fused_divergence` and, from the same logits, the readings of each token. `token_ids_N`: the tokens written."""
     num_real = student_head.num_real
     outside = token_ids_N.numel() > 0 and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < num_real
     if list(token_ids_N.shape) != list(student_hidden_NH.shape[:1]) or outside:
-        raise UsageError(
-            "fused.token-ids",
-            given=f"Token ids of shape {list(token_ids_N.shape)} for {student_hidden_NH.shape[0]} positions.",
-            needed=f"One id for each position, from 0 to {num_real - 1}: the shared real vocabulary.",
-            fix="Pass the token that each position predicts; a rollout never writes a padded row.",
+        raise messages.fused_token_ids(
+            ids=str(list(token_ids_N.shape)), num_positions=student_hidden_NH.shape[0], last=num_real - 1
         )
     sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
     total, divergence_N, rest = _fused(*sides, weights_N, objective, token_ids_N.long(), chunk_tokens)
-    return total, Readings(divergence_N, *rest)
+    return total, TokenStats(divergence_N, *rest)
 
 
 def default_chunk_tokens(num_vocabulary: int, dtype: torch.dtype) -> int:
@@ -222,35 +219,17 @@ def _require_fit(
     chunk_tokens: int | None,
 ) -> None:
     if student_head.num_real != teacher_head.num_real:
-        raise VocabularyMismatch(
-            "fused.num-real",
-            given=f"The student's head keeps {student_head.num_real} rows, the teacher's {teacher_head.num_real}.",
-            needed="Both are cut to the one vocabulary they share, or their softmaxes are over different tokens.",
-            fix="Give both heads the num_real of the comparison of the two vocabularies.",
-        )
+        raise messages.fused_num_real(student=student_head.num_real, teacher=teacher_head.num_real)
     for name, hidden_NH, head in (
         ("student", student_hidden_NH, student_head),
         ("teacher", teacher_hidden_NH, teacher_head),
     ):
         if hidden_NH.ndim != 2 or hidden_NH.shape[1] != head.weight_VH.shape[1]:
-            raise UsageError(
-                "fused.hidden-shape",
-                given=f"The {name}'s hidden states are {list(hidden_NH.shape)}, its head {list(head.weight_VH.shape)}.",
-                needed="Hidden states are [tokens, hidden size], with the hidden size of their own head.",
-                fix="Choose the completion positions first, then pass them flat.",
+            raise messages.fused_hidden_shape(
+                model=name, hidden=str(list(hidden_NH.shape)), head=str(list(head.weight_VH.shape))
             )
     num_tokens, num_teacher = student_hidden_NH.shape[0], teacher_hidden_NH.shape[0]
     if num_teacher != num_tokens or list(weights_N.shape) != [num_tokens]:
-        raise UsageError(
-            "fused.token-count",
-            given=f"{num_tokens} student positions, {num_teacher} teacher positions, weights {list(weights_N.shape)}.",
-            needed="All three describe the same tokens, one row each.",
-            fix="Take both models' hidden states at the same positions and one weight for each.",
-        )
+        raise messages.fused_token_count(student=num_tokens, teacher=num_teacher, weights=str(list(weights_N.shape)))
     if chunk_tokens is not None and chunk_tokens < 1:
-        raise UsageError(
-            "fused.chunk-tokens",
-            given=f"chunk_tokens is {chunk_tokens}.",
-            needed="A chunk holds at least one token.",
-            fix="Leave it out: it is then chosen from the size of the vocabulary.",
-        )
+        raise messages.fused_chunk_tokens(chunk_tokens=chunk_tokens)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import Refusal, UsageError, VocabularyMismatch
+from limbeck.objectives import messages
 from limbeck.objectives.divergence import compute_dtype
 
 __all__ = ["Head", "head_of", "products", "rounded_products"]
@@ -44,30 +44,15 @@ class Head:
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight_VH, Tensor) or self.weight_VH.ndim != 2 or not self.weight_VH.is_floating_point():
-            raise _refuse_head(type(self.weight_VH).__name__)
+            raise messages.head_not_plain(layer=type(self.weight_VH).__name__)
         num_rows = self.weight_VH.shape[0]
         if self.bias_V is not None and list(self.bias_V.shape) != [num_rows]:
-            raise UsageError(
-                "head.bias-shape",
-                given=f"The head has {num_rows} rows and a bias of shape {list(self.bias_V.shape)}.",
-                needed="A bias has one entry for each row of the head.",
-                fix="Pass weight and bias of the same output embedding.",
-            )
+            raise messages.head_bias_shape(num_rows=num_rows, bias=str(list(self.bias_V.shape)))
         if not 1 <= self.num_real <= num_rows:
-            raise VocabularyMismatch(
-                "head.num-real",
-                given=f"num_real is {self.num_real}, and the head has {num_rows} rows.",
-                needed="Every id of the shared real vocabulary needs its row in the head.",
-                fix="Compare the two tokenizers again: num_real is the highest shared id + 1.",
-            )
+            raise messages.head_num_real(num_real=self.num_real, num_rows=num_rows)
         usable = math.isfinite(self.scale) and self.scale != 0
         if not usable or (self.softcap is not None and not (self.softcap > 0 and math.isfinite(self.softcap))):
-            raise UsageError(
-                "head.scale",
-                given=f"scale is {self.scale!r} and softcap {self.softcap!r}.",
-                needed="The scale is finite and not 0, the softcap a finite number above 0 or None.",
-                fix="Take both from the model's configuration.",
-            )
+            raise messages.head_scale(scale=repr(self.scale), softcap=repr(self.softcap))
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits [N, num_real] of hidden states [N, H], float32 or wider; differentiable as usual."""
@@ -133,15 +118,5 @@ def head_of(module: nn.Module, *, num_real: int, scale: float = 1.0, softcap: fl
     more than weight and bias say, and leaving that out would train on the wrong logits.
     """
     if type(module) is not nn.Linear:
-        raise _refuse_head(f"{type(module).__module__}.{type(module).__qualname__}")
+        raise messages.head_not_plain(layer=f"{type(module).__module__}.{type(module).__qualname__}")
     return Head(module.weight, module.bias, num_real, scale, softcap)
-
-
-def _refuse_head(name: str) -> Refusal:
-    return Refusal(
-        "head.not-plain",
-        given=f"The output head is a {name}.",
-        needed="The fused divergence reads weight and bias itself, so the head has to be a plain nn.Linear; an adapter "
-        "or another layer around it would be left out, and the student trained on logits that are not its own.",
-        fix="Leave the output head out of the adapter's target modules, or merge the adapter first.",
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError
+from limbeck.objectives import messages
 
 __all__ = ["token_weights"]
 
@@ -28,10 +28,5 @@ def token_weights(
     negative counts and for a micro-batch with more tokens than its step.
     """
     if not 0 <= num <= num_tokens_of_step:
-        raise UsageError(
-            "reduce.token-count",
-            given=f"A part of {num} tokens belongs to a step of {num_tokens_of_step} tokens.",
-            needed="The divisor is the count of completion tokens of the whole step, which holds every part.",
-            fix="Count the tokens of all micro-batches first, then weigh each of them.",
-        )
+        raise messages.micro_batch_too_large(num=num, num_of_step=num_tokens_of_step)
     return torch.full((num,), 1 / max(1, num_tokens_of_step), dtype=dtype, device=device)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError
+from limbeck.objectives import messages
 from limbeck.objectives.divergence import Objective, Scale, as_function_of, compute_dtype, value_and_gradient
 
 __all__ = ["topk_divergence"]
@@ -94,12 +94,7 @@ def _teacher_buckets(teacher_logprobs_NK: Tensor, num_vocabulary: int, dtype: to
     if bool((log_sum_N1 > tolerance).any()):
         row = int(log_sum_N1.argmax())
         total = float(log_sum_N1[row].exp())
-        raise UsageError(
-            "objective.topk-sum",
-            given=f"The teacher's {kept_NK.shape[-1]} probabilities of token {row} sum to {total:.6g}.",
-            needed="They are natural logarithms of probabilities over the full vocabulary, so they sum to at most 1.",
-            fix="Pass log-probabilities, not logits, and in nats, not in bits or tens.",
-        )
+        raise messages.topk_sum(num_tokens=kept_NK.shape[-1], row=row, total=total)
     if kept_NK.shape[-1] == num_vocabulary:
         return kept_NK
     one_unit = torch.finfo(dtype if teacher_logprobs_NK.dtype == torch.float64 else torch.float32).eps
@@ -111,19 +106,11 @@ def _require_shapes(student_logits: Tensor, teacher_ids: Tensor, teacher_logprob
     shapes = [list(tensor.shape) for tensor in (student_logits, teacher_ids, teacher_logprobs)]
     fits = bool(shapes[0]) and shapes[1] == shapes[2] and shapes[0][:-1] == shapes[1][:-1]
     if not fits or not 1 <= shapes[1][-1] <= shapes[0][-1]:
-        raise UsageError(
-            "objective.topk-shape",
-            given=f"Student logits {shapes[0]}, teacher ids {shapes[1]}, teacher log-probabilities {shapes[2]}.",
-            needed="[..., V], [..., k] and [..., k] with the same leading shape and 1 <= k <= V.",
-            fix="Take all three at the same positions, and no more tokens than the vocabulary has.",
-        )
+        raise messages.topk_shape(student=str(shapes[0]), ids=str(shapes[1]), logprobs=str(shapes[2]))
     integer = not (teacher_ids.is_floating_point() or teacher_ids.is_complex() or teacher_ids.dtype == torch.bool)
     if not (student_logits.is_floating_point() and teacher_logprobs.is_floating_point() and integer):
-        raise UsageError(
-            "objective.topk-type",
-            given=f"The types are {student_logits.dtype}, {teacher_ids.dtype} and {teacher_logprobs.dtype}.",
-            needed="Logits and log-probabilities are floating-point numbers, ids are integers.",
-            fix="Check the order of the arguments: student logits, teacher ids, teacher log-probabilities.",
+        raise messages.topk_type(
+            student=str(student_logits.dtype), ids=str(teacher_ids.dtype), logprobs=str(teacher_logprobs.dtype)
         )
 
 
@@ -132,19 +119,11 @@ def _require_ids(ids_NK: Tensor, num_vocabulary: int) -> None:
         return
     smallest, largest = int(ids_NK.min()), int(ids_NK.max())
     if smallest < 0 or largest >= num_vocabulary:
-        raise UsageError(
-            "objective.topk-id-range",
-            given=f"The teacher's ids run from {smallest} to {largest}.",
-            needed=f"The student's logits have {num_vocabulary} columns, so ids run from 0 to {num_vocabulary - 1}.",
-            fix="Check that teacher and student share their vocabulary, and leave out padded entries.",
+        raise messages.topk_id_range(
+            smallest=smallest, largest=largest, num_vocabulary=num_vocabulary, last=num_vocabulary - 1
         )
     sorted_NK = ids_NK.sort(-1).values
     twice_N = (sorted_NK[:, 1:] == sorted_NK[:, :-1]).any(-1)
     if bool(twice_N.any()):
         row = int(twice_N.int().argmax())
-        raise UsageError(
-            "objective.topk-id-twice",
-            given=f"The ids of token {row} hold the same id twice.",
-            needed="Each id is one outcome; an id given twice would count its probability twice.",
-            fix="Remove repeats, for example the sampled token when it is among the top k already.",
-        )
+        raise messages.topk_id_twice(row=row)

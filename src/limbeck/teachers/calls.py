@@ -20,12 +20,12 @@ from typing import Self
 from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
-from limbeck.http import Endpoint, HttpClient, Lost, Reply
+from limbeck.http import Endpoint, HttpClient, NoReply, Reply
 from limbeck.recipe.kinds import Options
 from limbeck.recipe.parts import Hosted
 from limbeck.teachers.gate import Gate, Halted
-from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
-from limbeck.teachers.reply import Answer, Failure, judge
+from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, ChatRequest, Cost, Ledger
+from limbeck.teachers.reply import ChatAnswer, ChatFailure, classify_reply
 
 __all__ = ["Calls", "HostedSettings"]
 
@@ -78,7 +78,7 @@ class HostedSettings(Hosted):
 class _Call:
     """A question on its way; `until` is None before its first sending."""
 
-    question: Question
+    question: ChatRequest
     until: float | None = None
     sent_at: float = 0.0
     num_failed: int = 0
@@ -90,7 +90,7 @@ class Calls:
 
     def __init__(
         self,
-        questions: Collection[Question],
+        questions: Collection[ChatRequest],
         model: str,
         endpoint: Endpoint,
         settings: HostedSettings,
@@ -108,8 +108,8 @@ class Calls:
         self._client = HttpClient(endpoint, num_connections=settings.concurrency)
         self._gate = Gate(settings.concurrency)
         self._num_unusable = 0  # in a row
-        self._decided: dict[str, Failure | None] = {}
-        self._news: queue.SimpleQueue[tuple[str, Failure | None] | None] = queue.SimpleQueue()
+        self._decided: dict[str, ChatFailure | None] = {}
+        self._news: queue.SimpleQueue[tuple[str, ChatFailure | None] | None] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}
         self._started = threading.Event()
         self._workers: asyncio.Future[list[None]] | None = None
@@ -128,7 +128,7 @@ class Calls:
                 self._workers.get_loop().call_soon_threadsafe(self._workers.cancel)
         self._thread.join()
 
-    def failure_of(self, question: Question) -> Failure | None:
+    def failure_of(self, question: ChatRequest) -> ChatFailure | None:
         """Wait until a question is decided: None when its answer is stored. Raises what stopped the writing."""
         while question.key not in self._decided:
             if time.monotonic() >= self._tells_at:
@@ -171,9 +171,9 @@ class Calls:
             except LimbeckError as error:  # the ledger cannot be written, for one
                 self._gate.close(error)
 
-    async def _ask(self, call: _Call) -> Failure | None:
+    async def _ask(self, call: _Call) -> ChatFailure | None:
         """One question with its retries; None when its answer is stored."""
-        failure: Failure | None = None
+        failure: ChatFailure | None = None
         while True:
             try:
                 outcome = await self._attempt(call)
@@ -183,11 +183,11 @@ class Calls:
                 return None
             if outcome == BUSY:
                 await self._gate.sleep(_LOOK_AGAIN_S)
-            elif isinstance(outcome, Answer):
+            elif isinstance(outcome, ChatAnswer):
                 self._gate.widen()
                 self._count(usable=outcome.label == "ok")
                 return None
-            elif isinstance(outcome, Failure):
+            elif isinstance(outcome, ChatFailure):
                 failure = outcome
                 wait_s = self._wait_s(call, failure)
                 if failure.kind in _STOPS or (failure.wait_s or 0.0) > self._settings.deadline_s:
@@ -201,7 +201,7 @@ class Calls:
         self._count(usable=False)
         return failure
 
-    def _wait_s(self, call: _Call, failure: Failure) -> float:
+    def _wait_s(self, call: _Call, failure: ChatFailure) -> float:
         """How long to wait before the next attempt: as the endpoint asks, or by full jitter; all wait if it is busy."""
         is_busy = failure.kind == "rate-limited"
         call.num_failed += not is_busy
@@ -214,7 +214,7 @@ class Calls:
         self._gate.narrow(call.sent_at, asked_s)
         return asked_s + min(jitter_s, 0.1 * asked_s)  # not all at once
 
-    async def _attempt(self, call: _Call) -> Answer | Failure | str:
+    async def _attempt(self, call: _Call) -> ChatAnswer | ChatFailure | str:
         """One request, when there is a place and budget for it; STORED or BUSY where another process asks or asked."""
         question = call.question
         while True:
@@ -227,7 +227,9 @@ class Calls:
                 if name != FULL and self._gate.is_open():
                     return await self._send(call, name)
                 if name != FULL:  # the endpoint has asked everybody to wait meanwhile
-                    await self._settle(name, question, Lost("unreachable", "", sent=False), Failure("not-sent", ""))
+                    await self._settle(
+                        name, question, NoReply("unreachable", "", sent=False), ChatFailure("not-sent", "")
+                    )
             finally:
                 self._gate.leave(ended=name != FULL)
             if name == FULL and self._gate.num_in_flight == 0:
@@ -235,7 +237,7 @@ class Calls:
             if name == FULL:  # a call that ends may cost less than was reserved
                 await self._gate.change(call.until)
 
-    async def _send(self, call: _Call, name: str) -> Answer | Failure:
+    async def _send(self, call: _Call, name: str) -> ChatAnswer | ChatFailure:
         question = call.question
         body = {**question.request, self._settings.limit_name: question.limit, "stream": False}
         call.sent_at = time.monotonic()
@@ -246,17 +248,19 @@ class Calls:
             reply = await self._client.post("/chat/completions", json.dumps(body).encode(), within_s=within_s)
         finally:
             del self._in_flight[name]
-        outcome = judge(reply, self._model)
+        outcome = classify_reply(reply, self._model)
         await self._settle(name, question, reply, outcome)
         return outcome
 
-    async def _settle(self, name: str, question: Question, reply: Reply | Lost, outcome: Answer | Failure) -> None:
+    async def _settle(
+        self, name: str, question: ChatRequest, reply: Reply | NoReply, outcome: ChatAnswer | ChatFailure
+    ) -> None:
         spent, label = question.worst, ""  # the worst where it is not known what was charged
-        if isinstance(reply, Lost) and not reply.sent:
+        if isinstance(reply, NoReply) and not reply.sent:
             spent = Cost()
         elif isinstance(reply, Reply) and reply.status != 200:
             spent = Cost(calls=1)
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, ChatAnswer):
             label = outcome.label
             if outcome.input_tokens is not None and outcome.output_tokens is not None:
                 spent = self._settings.cost(outcome.input_tokens, outcome.output_tokens)
@@ -272,7 +276,7 @@ class Calls:
             fix = f"Look at the labels and reasons of the last answers. {_GO_ON}"
             self._gate.close(Stopped("teacher.nothing-usable", given=given, needed=needed, fix=fix))
 
-    def _stop(self, failure: Failure) -> None:
+    def _stop(self, failure: ChatFailure) -> None:
         needed, fix = _STOPS.get(failure.kind, ("It asks to wait longer than a call may take.", "Wait as long."))
         given = f"{self._where} ended the writing ({failure.kind}): {failure.text}."
         self._gate.close(Stopped(f"teacher.{failure.kind}", given=given, needed=needed, fix=f"{fix} {_GO_ON}"))

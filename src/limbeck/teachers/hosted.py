@@ -12,10 +12,10 @@ from limbeck.errors import UsageError
 from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import NO_CAPS, Ledger, Question
-from limbeck.teachers.reply import Answer, Failure, read_answer
+from limbeck.teachers.ledger import NO_CAPS, ChatRequest, Ledger
+from limbeck.teachers.reply import ChatAnswer, ChatFailure, parse_stored_reply
 
-__all__ = ["Answer", "Failure", "HostedSettings", "HostedTeacher"]
+__all__ = ["ChatAnswer", "ChatFailure", "HostedSettings", "HostedTeacher"]
 
 Turns = Sequence[Mapping[str, object]]
 
@@ -48,7 +48,7 @@ class HostedTeacher:
         self._settings = settings
         self._environ = environ
 
-    def write(
+    def generate(
         self,
         asked: Sequence[tuple[Turns, int]],
         *,
@@ -56,7 +56,7 @@ class HostedTeacher:
         temperature: float | None = 1.0,
         seed: int | None = 0,
         tell: Callable[[str], None] = lambda text: None,
-    ) -> Iterator[Answer | Failure]:
+    ) -> Iterator[ChatAnswer | ChatFailure]:
         """An answer to each conversation with the number of a sample, in order.
 
         What the ledger holds is not asked again, nor are answers that ended under a smaller `max_tokens`. None leaves a
@@ -74,7 +74,7 @@ class HostedTeacher:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
 
-    def _start(self, questions: Collection[Question], tell: Callable[[str], None]) -> Calls:
+    def _start(self, questions: Collection[ChatRequest], tell: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
         if not endpoint.is_local and self.ledger.caps == NO_CAPS:
             raise UsageError(
@@ -85,16 +85,16 @@ class HostedTeacher:
             )
         return Calls(questions, self._model, endpoint, self._settings, self.ledger, tell)
 
-    def _question(self, messages: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> Question:
+    def _question(self, messages: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> ChatRequest:
         request: dict[str, object] = {"model": self.name, "messages": [dict(message) for message in messages], **fixed}
         if isinstance(seed := fixed.get("seed"), int):
             request["seed"] = seed + sample
         num_bytes = len(json.dumps(request["messages"], ensure_ascii=False).encode("utf-8", "surrogatepass"))
         input_tokens = num_bytes + _MAX_TEMPLATE_TOKENS + _MAX_MESSAGE_TOKENS * len(messages)
-        return Question(request, sample, limit, self._settings.cost(input_tokens, limit))
+        return ChatRequest(request, sample, limit, self._settings.cost(input_tokens, limit))
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: ChatRequest) -> ChatAnswer:
         start = self.ledger.find(question.key, question.limit)
         assert start is not None, "a question that did not fail is in the ledger"
         label, body = self.ledger.read(start)
-        return read_answer(body, self._model, label)
+        return parse_stored_reply(body, self._model, label)

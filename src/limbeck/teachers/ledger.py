@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from limbeck.http import Lost, Reply
+from limbeck.http import NoReply, Reply
 from limbeck.names import check_name, inside
 from limbeck.runs.lines import append_line, event_line, iterate_places, with_time, write_failed
 
-__all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "Question"]
+__all__ = ["BUSY", "FULL", "STORED", "Caps", "ChatRequest", "Cost", "Ledger"]
 
 STORED = "stored"  # its answer is there meanwhile
 BUSY = "busy"  # another process is asking it
@@ -60,7 +60,7 @@ class Caps(NamedTuple):
         return all(cap is None or amount <= cap for cap, amount in zip(self, cost, strict=True))
 
 
-class Question(NamedTuple):
+class ChatRequest(NamedTuple):
     """What is asked: the request without its longest length, the number of the sample, that length, the worst cost."""
 
     request: Mapping[str, object]
@@ -122,7 +122,7 @@ class Ledger:
         line: dict[str, Any] = next(iterate_places(self.path, start))[2]
         return line["label"], line["raw"].encode("utf-8", "surrogateescape")
 
-    def intend(self, question: Question, lasting_s: float) -> str:
+    def intend(self, question: ChatRequest, lasting_s: float) -> str:
         """Announce a call that ends within `lasting_s`: its name, or STORED, BUSY or FULL if it is not to be sent."""
         with self._held():
             if self.find(question.key, question.limit) is not None:
@@ -138,7 +138,7 @@ class Ledger:
             return call
 
     def settle(
-        self, call: str, question: Question, reply: Reply | Lost, *, outcome: str, spent: Cost, label: str
+        self, call: str, question: ChatRequest, reply: Reply | NoReply, *, outcome: str, spent: Cost, label: str
     ) -> None:
         """Enter how an announced call ended. A `label` that is not empty closes the question: it is asked no more."""
         status, body = (reply.status, reply.body) if isinstance(reply, Reply) else (reply.text, b"")

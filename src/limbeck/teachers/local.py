@@ -17,7 +17,7 @@ from limbeck.rollouts.request import prompt_requests
 from limbeck.rollouts.sampling import Sampling
 from limbeck.teachers.signal import Dense
 
-__all__ = ["LocalTeacher", "half_teacher"]
+__all__ = ["LocalTeacher", "load_teacher_bf16_if_close"]
 
 # What rounding the teacher may cost, as a share of what the student has to learn from it.
 LARGEST_SHARE = 0.02
@@ -37,7 +37,7 @@ class LocalTeacher:
 
 
 @torch.no_grad()
-def half_teacher(
+def load_teacher_bf16_if_close(
     load: Callable[[torch.dtype], LanguageModel], student: LanguageModel, engine: Engine, prompts: Sequence[Prompt]
 ) -> tuple[LanguageModel, str]:
     """The teacher in bfloat16 if that changes it little beside what separates it from the student, else in float32.

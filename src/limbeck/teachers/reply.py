@@ -18,9 +18,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from limbeck.http import Lost, Reply, retry_after_s
+from limbeck.http import NoReply, Reply, retry_after_s
 
-__all__ = ["Answer", "Failure", "judge", "read_answer"]
+__all__ = ["ChatAnswer", "ChatFailure", "classify_reply", "parse_stored_reply"]
 
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "ok"),
@@ -42,7 +42,7 @@ _SHOWN_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatAnswer:
     """What the teacher wrote. `text` is without its reasoning, which endpoints hand over in one of several forms.
 
     Token counts are None where the endpoint gave none.
@@ -57,7 +57,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ChatFailure:
     """An attempt without an answer: how it ended, what was said, how long the endpoint asks to wait, if it does."""
 
     kind: str
@@ -69,41 +69,41 @@ class _Unreadable(ValueError):
     """Bytes that are no chat completion; the text says why."""
 
 
-def judge(reply: Reply | Lost, model: str) -> Answer | Failure:
+def classify_reply(reply: Reply | NoReply, model: str) -> ChatAnswer | ChatFailure:
     """How an attempt ended, for a question that was put to `model`."""
-    if isinstance(reply, Lost):
+    if isinstance(reply, NoReply):
         # what is too long was written and charged for, and would be as long again
-        return Answer("", "oversize") if reply.why == "oversize" else Failure(reply.why, reply.text)
+        return ChatAnswer("", "oversize") if reply.why == "oversize" else ChatFailure(reply.why, reply.text)
     wait_s = retry_after_s(reply.headers)
     said, codes = _error_of(reply.body)
     text = f"status {reply.status}: {said}"
     if codes & _QUOTA_CODES:
-        return Failure("quota", text)
+        return ChatFailure("quota", text)
     if reply.status == 200:
         if reply.headers.get("content-encoding", "") not in ("", "identity"):
-            return Failure("broken", "the body is compressed, which was not asked for", wait_s)
+            return ChatFailure("broken", "the body is compressed, which was not asked for", wait_s)
         try:
             return _answer(reply.body, model)
         except _Unreadable as unreadable:
-            return Failure("broken", f"{unreadable}: {said}", wait_s)
+            return ChatFailure("broken", f"{unreadable}: {said}", wait_s)
     if "model_not_found" in codes:
-        return Failure("unknown-model", text)
+        return ChatFailure("unknown-model", text)
     if location := reply.headers.get("location"):
         text = f"status {reply.status}, to {location[:_SHOWN_LENGTH]}"
-    return Failure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
+    return ChatFailure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
 
 
-def read_answer(body: bytes, model: str, label: str) -> Answer:
+def parse_stored_reply(body: bytes, model: str, label: str) -> ChatAnswer:
     """A stored reply as this version reads it; `model` is the name under which the endpoint should answer."""
     if label == "oversize":
-        return Answer("", label)
+        return ChatAnswer("", label)
     try:
         return _answer(body, model)
     except _Unreadable:
-        return Answer("", "unreadable")
+        return ChatAnswer("", "unreadable")
 
 
-def _answer(body: bytes, model: str) -> Answer:
+def _answer(body: bytes, model: str) -> ChatAnswer:
     value = _parsed(body)
     if value.get("error"):
         raise _Unreadable("an error came as a good reply")
@@ -135,7 +135,7 @@ def _answer(body: bytes, model: str) -> Answer:
     )
     usage = value.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    return Answer(
+    return ChatAnswer(
         text=refusal or content,
         label=next((label for holds, label in labels if holds), "ok"),
         reasoning=reasoning,

@@ -1,7 +1,7 @@
 """A teacher that writes: how it is asked, what it hands back, and which of its answers are fit to learn from.
 
-Whoever fulfils `Writer` can teach off-policy, whatever its vocabulary and wherever it runs: it gets conversations and
-gives text. Every answer is stored as it came, with a label where it is not learnt:
+Any `AnswerGenerator` can be an off-policy teacher, whatever its vocabulary and wherever it runs: it takes conversations
+and returns text. Every answer is stored as it came, with a label where it is not learnt:
 
     cut-off     reached the longest answer, so its end is missing
     refused     the teacher declined, by a flag or in words
@@ -29,7 +29,16 @@ from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.teachers import hosted
 
-__all__ = ["Answer", "HostedWriter", "LocalWriter", "Question", "Writer", "ask", "rows_of", "with_examples"]
+__all__ = [
+    "AnswerGenerator",
+    "AnswerRequest",
+    "GeneratedAnswer",
+    "HostedAnswerGenerator",
+    "LocalAnswerGenerator",
+    "generate_answers",
+    "rows_of",
+    "with_examples",
+]
 
 _REFUSAL = re.compile(
     r"((i'm|i am)? ?(very |so )?(sorry|afraid),? ?(but )?)?"
@@ -40,7 +49,7 @@ _REFUSAL = re.compile(
 
 
 @dataclass(frozen=True)
-class Question:
+class AnswerRequest:
     """One answer to write. Two questions with one conversation differ in `key`, from which the draws follow."""
 
     messages: tuple[Message, ...]
@@ -48,7 +57,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedAnswer:
     """What a teacher wrote, with a label if the teacher gives one, and why; `ids` are its own tokens, if it tells."""
 
     text: str
@@ -58,14 +67,14 @@ class Answer:
     ids: tuple[int, ...] | None = None
 
 
-class Writer(Protocol):
+class AnswerGenerator(Protocol):
     """Writes one answer to each question, in their order."""
 
-    def write(self, questions: Sequence[Question]) -> list[Answer]: ...
+    def generate(self, questions: Sequence[AnswerRequest]) -> list[GeneratedAnswer]: ...
 
 
 @dataclass(frozen=True)
-class LocalWriter:
+class LocalAnswerGenerator:
     """A model in this process, asked in its dialogue."""
 
     engine: Engine
@@ -73,20 +82,20 @@ class LocalWriter:
     temperature: float
     max_tokens: int
 
-    def write(self, questions: Sequence[Question]) -> list[Answer]:
+    def generate(self, questions: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
         rows = [Row(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
         model = self.engine.model
         prompts = self.dialogue.render(rows, max_prompt_tokens=self.dialogue.num_positions - self.max_tokens).prompts
         asked = zip(prompts, questions, strict=True)
         requests = [Request(prompt.ids, question.key, self.max_tokens) for prompt, question in asked]
         return [
-            Answer(model.text(done.text_ids), done.cut_off, ids=done.ids)
+            GeneratedAnswer(model.text(done.text_ids), done.cut_off, ids=done.ids)
             for done in self.engine.generate(requests, Sampling(self.temperature))
         ]
 
 
 @dataclass(frozen=True)
-class HostedWriter:
+class HostedAnswerGenerator:
     """A hosted teacher that writes for a run, whose log hears how far it is and what it has cost.
 
     A question is known by its conversation, whatever student it is asked for; the second of one is its second sample.
@@ -98,14 +107,14 @@ class HostedWriter:
     seed: int
     log: Callable[..., None]
 
-    def write(self, questions: Sequence[Question]) -> list[Answer]:
+    def generate(self, questions: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
         numbers: Counter[tuple[Message, ...]] = Counter()
         asked: list[tuple[hosted.Turns, int]] = []
         for question in questions:
             turns = [{"role": turn.role, "content": turn.content} for turn in question.messages]
             asked.append((turns, numbers[question.messages]))
             numbers[question.messages] += 1
-        found = self.teacher.write(
+        found = self.teacher.generate(
             asked, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed, tell=self._tell
         )
         answers = [_written(each) for each in found]
@@ -118,16 +127,16 @@ class HostedWriter:
         self.log("phase", phase=f"teacher writes answers: {text}")
 
 
-def _written(found: hosted.Answer | hosted.Failure) -> Answer:
-    if isinstance(found, hosted.Failure):
+def _written(found: hosted.ChatAnswer | hosted.ChatFailure) -> GeneratedAnswer:
+    if isinstance(found, hosted.ChatFailure):
         label = "rejected" if found.kind == "rejected" else "failed"
-        return Answer("", False, label, f"{found.kind}: {found.text}")
+        return GeneratedAnswer("", False, label, f"{found.kind}: {found.text}")
     label = None if found.label == "ok" else found.label
-    return Answer(found.text, found.label == "cut-off", label)
+    return GeneratedAnswer(found.text, found.label == "cut-off", label)
 
 
-def ask(
-    writer: Writer, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
+def generate_answers(
+    writer: AnswerGenerator, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
 ) -> list[dict[str, Any]]:
     """`num_answers` answers to each prompt as rows to store, each with its label, None if it is fit to learn from.
 
@@ -136,7 +145,7 @@ def ask(
     """
     asked = [(prompt, sample) for prompt in prompts for sample in range(num_answers)]
     questions = [
-        Question(
+        AnswerRequest(
             with_examples(prompt.messages, examples),
             stream_key(seed, Purpose.TEACHER, 0, prompt.content_hash, prompt.occurrence, sample),
         )
@@ -144,7 +153,7 @@ def ask(
     ]
     rows: list[dict[str, Any]] = []
     seen: set[tuple[tuple[Message, ...], str]] = set()
-    for (prompt, sample), answer in zip(asked, writer.write(questions), strict=True):
+    for (prompt, sample), answer in zip(asked, writer.generate(questions), strict=True):
         identity = (prompt.messages, answer.text.strip())
         rows.append(
             {
@@ -169,7 +178,7 @@ def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tup
     return (*messages[:num_system], *(turn for turn in shown if turn.role != "system"), *messages[num_system:])
 
 
-def _label(answer: Answer, repeated: bool) -> str | None:
+def _label(answer: GeneratedAnswer, repeated: bool) -> str | None:
     if _REFUSAL.match(answer.text.strip().replace("\u2019", "'")):
         return "refused"
     if not answer.text.strip():

@@ -19,25 +19,32 @@ from limbeck.errors import Refusal, Stopped
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.runs.store import Run
-from limbeck.teachers.writer import ask, rows_of
+from limbeck.teachers.writer import generate_answers, rows_of
 from limbeck.training.material import Material, num_positions, render_rows
-from limbeck.training.setup import Models, make_writer
+from limbeck.training.setup import Models, make_answer_generator
 
-__all__ = ["TARGETS", "TEACHER_ANSWERS", "as_student_reads", "ask_teacher", "write_answers", "written_targets"]
+__all__ = [
+    "TARGETS",
+    "TEACHER_ANSWERS",
+    "generate_teacher_answers",
+    "generate_training_answers",
+    "in_student_tokens",
+    "targets_of_answers",
+]
 
 TEACHER_ANSWERS = "teacher"
 TARGETS = "targets"
 NUM_SHOWN = 5
 
-Log = Callable[..., None]
+WriteEvent = Callable[..., None]
 
 
-def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models: Models) -> None:
+def generate_training_answers(run: Run, log: WriteEvent, recipe: Recipe, material: Material, models: Models) -> None:
     """Let the teacher write what the student is trained on: all of it is stored, what is fit to learn a second time."""
     if TARGETS in run.answer_sets():  # a continued run learns the text that it learnt so far
         return
     log("phase", phase="teacher writes answers")
-    rows = ask_teacher(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
+    rows = generate_teacher_answers(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
     targets = _targets(rows, material, recipe)
     limit = num_positions(material.student_ref)
     for row, prompt in zip(_unlabelled(rows), targets.prompts, strict=True):
@@ -55,9 +62,9 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
     log("note", text=f"The teacher wrote {len(rows)} answers; {len(fit)} are learnt, left out: {left_out or 0}.")
 
 
-def ask_teacher(
+def generate_teacher_answers(
     run: Run,
-    log: Log,
+    log: WriteEvent,
     recipe: Recipe,
     material: Material,
     models: Models,
@@ -69,8 +76,8 @@ def ask_teacher(
     Raises:
         Stopped: some answers did not come, and may at the next start. Those that came are stored by their teacher.
     """
-    writer = make_writer(models, material, recipe, account=run.name, log=log)
-    rows = ask(writer, prompts, material.examples, num_answers=num_answers, seed=recipe.seed)
+    writer = make_answer_generator(models, material, recipe, account=run.name, log=log)
+    rows = generate_answers(writer, prompts, material.examples, num_answers=num_answers, seed=recipe.seed)
     without = [row for row in rows if row["label"] in ("rejected", "failed")]
     if not without:
         return rows
@@ -89,7 +96,7 @@ def ask_teacher(
     return rows
 
 
-def as_student_reads(
+def in_student_tokens(
     stored: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], material: Material
 ) -> tuple[Completion, ...]:
     """A teacher's answers, one to each of `prompts`, in the student's tokens; one that was cut off has no end."""
@@ -99,7 +106,7 @@ def as_student_reads(
     return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
 
 
-def written_targets(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
+def targets_of_answers(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
     """A teacher's answers that bear no label, as targets.
 
     Raises:

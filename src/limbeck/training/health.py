@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.data.prompt import Prompt
 from limbeck.errors import Diverged
-from limbeck.objectives.fused import Readings
+from limbeck.objectives.fused import TokenStats
 from limbeck.training.batches import MicroBatch
 from limbeck.training.state import TrainState
 
@@ -28,7 +28,7 @@ NUM_SHOWN = 8
 
 
 def refuse_non_finite_loss(
-    loss: Tensor, reading: Readings, batch: MicroBatch, prompts: Sequence[Prompt], state: TrainState
+    loss: Tensor, reading: TokenStats, batch: MicroBatch, prompts: Sequence[Prompt], state: TrainState
 ) -> None:
     """Stop before a loss that is not a number reaches the weights, and name the rows it comes from."""
     if not torch.isfinite(loss):

@@ -72,8 +72,8 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         "stop_ids": list(material.dialogue.stop.ids),
         "pad_id": material.dialogue.pad_id,
         "writing": {
-            "student": asdict(models.student_writing),
-            "teacher": models.teacher_writing and asdict(models.teacher_writing),
+            "student": models.student_generation.record(),
+            "teacher": models.teacher_generation and models.teacher_generation.record(),
         },
         "teacher_dtype": teacher_dtype,
         "machine": asdict(machine),
@@ -93,8 +93,8 @@ def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
     if rates := _dropout_rates(models):
         name = models.student.name
         yield f"{name} is configured with {rates}. None is used: the student that trains is the one that wrote."
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if model is not None and writing is not None and writing.way == "generate":
+    for model, writing in ((models.student, models.student_generation), (models.teacher, models.teacher_generation)):
+        if model is not None and writing is not None and writing.decoder == "generate":
             yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
     if provenance["worth"] is not None:
         yield f"{provenance['worth']['evaluation']} said: {provenance['worth']['text']}"

@@ -18,13 +18,13 @@ from limbeck.errors import LimbeckError, Stopped
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 
-__all__ = ["Listener", "Log", "ending", "stop_signals", "stopped"]
+__all__ = ["EventLog", "Listener", "ending", "stop_signals", "stopped"]
 
 Listener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
-class Log:
+class EventLog:
     run: Run
     listen: Listener
 
@@ -35,7 +35,7 @@ class Log:
 
 
 @contextmanager
-def ending(log: Log) -> Generator[Log]:
+def ending(log: EventLog) -> Generator[EventLog]:
     """Whatever ends a run before its last step is the last event of its log."""
     try:
         yield log
@@ -73,7 +73,7 @@ def stopped(run: Run, step: int, steps: int) -> Stopped:
 
 
 @contextmanager
-def stop_signals(log: Log) -> Generator[Callable[[], bool]]:
+def stop_signals(log: EventLog) -> Generator[Callable[[], bool]]:
     """The first Ctrl-C or SIGTERM asks for a stop after the step; the second one interrupts at once."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():

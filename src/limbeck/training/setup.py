@@ -14,8 +14,8 @@ import torch
 
 from limbeck.compat import Renamed
 from limbeck.data.dialogue import Dialogue
-from limbeck.fast.gated import keep_less
-from limbeck.fast.short_attention import write_out_short_attention
+from limbeck.fast.gated import patch_gated_mlp
+from limbeck.fast.short_attention import patch_short_attention
 from limbeck.machine import Machine, forget_peak_memory, peak_memory_bytes
 from limbeck.models.adapters import attach_adapters, without_adapters
 from limbeck.models.language_model import LanguageModel
@@ -24,17 +24,17 @@ from limbeck.models.refs import ModelRef
 from limbeck.models.save import weights_hash
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.probe import WritingMethod
+from limbeck.rollouts.probe import GenerationMethod
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
-from limbeck.teachers.local import half_teacher
-from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
+from limbeck.teachers.local import load_teacher_bf16_if_close
+from limbeck.teachers.writer import AnswerGenerator, HostedAnswerGenerator, LocalAnswerGenerator
 from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import MemoryMeter, TrainState
 from limbeck.training.weights import TrainedWeights
 
-__all__ = ["Models", "load_models", "make_engine", "make_state", "make_writer", "shares_base"]
+__all__ = ["Models", "load_models", "make_answer_generator", "make_engine", "make_state", "shares_base"]
 
 
 class ProcessMemory(MemoryMeter):
@@ -55,8 +55,8 @@ class Models:
     student_content: str  # hash of its weights as they were read
     weights: TrainedWeights
     teacher: LanguageModel | None
-    student_writing: WritingMethod
-    teacher_writing: WritingMethod | None
+    student_generation: GenerationMethod
+    teacher_generation: GenerationMethod | None
     notes: tuple[str, ...] = ()
 
 
@@ -70,9 +70,9 @@ def load_models(
     device = torch.device(machine.device)
     max_length = material.longest_prompt + material.longest_answer
 
-    def writing(model: LanguageModel, who: str, pad_id: int) -> WritingMethod:
+    def writing(model: LanguageModel, who: str, pad_id: int) -> GenerationMethod:
         if recorded is not None:
-            return WritingMethod(**recorded["writing"][who])
+            return GenerationMethod.recorded(recorded["writing"][who])
         return choose_method(model, max_length=max_length, pad_id=pad_id)
 
     student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)
@@ -84,26 +84,28 @@ def load_models(
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     models = Models(student, content, weights, None, writing(student, "student", material.dialogue.pad_id), None)
     if material.teacher_dialogue is None or material.teacher_ref is None:
-        return replace(models, notes=(*notes, *_fallback(student, models.student_writing)))
+        return replace(models, notes=(*notes, *_fallback(student, models.student_generation)))
     dtype = None if recorded is None else recorded["teacher_dtype"]
     teacher, teacher_notes = _load_teacher(models, material, material.teacher_ref, recipe, device, dtype)
-    teacher_writing = writing(teacher, "teacher", material.teacher_dialogue.pad_id)
-    fallbacks = (*_fallback(student, models.student_writing), *_fallback(teacher, teacher_writing))
-    return replace(models, teacher=teacher, teacher_writing=teacher_writing, notes=(*notes, *teacher_notes, *fallbacks))
+    teacher_generation = writing(teacher, "teacher", material.teacher_dialogue.pad_id)
+    fallbacks = (*_fallback(student, models.student_generation), *_fallback(teacher, teacher_generation))
+    return replace(
+        models, teacher=teacher, teacher_generation=teacher_generation, notes=(*notes, *teacher_notes, *fallbacks)
+    )
 
 
 def _patch(student: LanguageModel) -> Iterator[str]:
     """Let the student's gated layers keep less for the backward pass; a note where this version cannot."""
     try:
-        keep_less(student.module)
+        patch_gated_mlp(student.module)
     except Renamed as error:
         yield f"{student.name} keeps more memory for its gradients than it needs: {error}."
 
 
-def _fallback(model: LanguageModel, writing: WritingMethod) -> Iterator[str]:
+def _fallback(model: LanguageModel, writing: GenerationMethod) -> Iterator[str]:
     """A note where a faster way to generate was left because something is not as it was."""
     if writing.fallback:
-        yield f"{model.name} generates with the slower {writing.way} decoder: {writing.fallback}."
+        yield f"{model.name} generates with the slower {writing.decoder} decoder: {writing.fallback}."
 
 
 def _load_teacher(
@@ -129,8 +131,8 @@ def _load_teacher(
     if device.type != "cpu":
         note = "The teacher reads in bfloat16, which was not compared with float32: that would take twice the memory."
         return read(torch.bfloat16), (note,)
-    engine = make_engine(models.student, models.student_writing, material.dialogue, recipe)
-    teacher, note = half_teacher(read, models.student, engine, material.train.prompts)
+    engine = make_engine(models.student, models.student_generation, material.dialogue, recipe)
+    teacher, note = load_teacher_bf16_if_close(read, models.student, engine, material.train.prompts)
     return teacher, (note,)
 
 
@@ -145,12 +147,12 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
     if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":
-        write_out_short_attention(models.student.module)
-    shares = models.student_writing.share and (models.teacher_writing is None or models.teacher_writing.share)
+        patch_short_attention(models.student.module)
+    shares = models.student_generation.share and (models.teacher_generation is None or models.teacher_generation.share)
     return TrainState(
         student=models.student,
         weights=models.weights,
-        engine=make_engine(models.student, models.student_writing, material.dialogue, recipe),
+        engine=make_engine(models.student, models.student_generation, material.dialogue, recipe),
         optimizer=make_optimizer(models.weights.named.values(), recipe),
         share=shares and not recipe.activation_checkpointing,
         watch=watch,
@@ -158,25 +160,27 @@ def make_state(models: Models, material: Material, recipe: Recipe, watch: Callab
     )
 
 
-def make_engine(model: LanguageModel, writing: WritingMethod, dialogue: Dialogue, recipe: Recipe) -> Engine:
+def make_engine(model: LanguageModel, writing: GenerationMethod, dialogue: Dialogue, recipe: Recipe) -> Engine:
     """What generates with a model of the run."""
-    return engine_for(model, dialogue, writing.way, num_slots=recipe.slots, max_read_tokens=recipe.micro_batch_tokens)
+    return engine_for(
+        model, dialogue, writing.decoder, num_slots=recipe.slots, max_read_tokens=recipe.micro_batch_tokens
+    )
 
 
-def make_writer(
+def make_answer_generator(
     models: Models, material: Material, recipe: Recipe, *, account: str, log: Callable[..., None]
-) -> Writer:
+) -> AnswerGenerator:
     """Who writes the teacher's answers: a model here, or one behind an interface, on the account of a run."""
     ref, dialogue = material.teacher_ref, material.teacher_dialogue
     if ref is not None and ref.kind == "hosted":
         settings = HostedSettings(**dict(recipe.hosted), parameters=recipe.teacher_options)
         hosted = HostedTeacher(ref, settings, workspace=Path(recipe.workspace), account=account)
-        return HostedWriter(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
+        return HostedAnswerGenerator(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
     assert dialogue is not None, "a route that asks a teacher has one"
     assert models.teacher is not None
-    assert models.teacher_writing is not None
-    return LocalWriter(
-        engine=make_engine(models.teacher, models.teacher_writing, dialogue, recipe),
+    assert models.teacher_generation is not None
+    return LocalAnswerGenerator(
+        engine=make_engine(models.teacher, models.teacher_generation, dialogue, recipe),
         dialogue=dialogue,
         temperature=recipe.teacher_temperature,
         max_tokens=recipe.max_teacher_tokens,

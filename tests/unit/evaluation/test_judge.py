@@ -29,7 +29,7 @@ from limbeck.evaluation.grading.judge import (
     read_verdict,
 )
 from limbeck.rollouts.engine import Engine
-from limbeck.teachers.writer import Answer, LocalWriter, Question
+from limbeck.teachers.writer import AnswerRequest, GeneratedAnswer, LocalAnswerGenerator
 from pairs import language_model
 
 SHORT = Rubric("short", "{{ prompt }}|{{ answer_a }}|{{ answer_b }}")
@@ -43,10 +43,10 @@ class Scripted:
         self.reply = reply
         self.read: list[str] = []
 
-    def write(self, questions: Sequence[Question]) -> list[Answer]:
+    def generate(self, questions: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
         texts = [question.messages[-1].content for question in questions]
         self.read += texts
-        return [Answer(self.reply(text), cut_off=False) for text in texts]
+        return [GeneratedAnswer(self.reply(text), cut_off=False) for text in texts]
 
 
 def true_preference(question: str) -> str:
@@ -156,10 +156,10 @@ def test_it_goes_on_where_it_stopped_and_asks_anew_what_changed(tmp_path):
 
 def test_what_a_judge_replied_before_it_failed_is_kept(tmp_path):
     class Failing(Scripted):
-        def write(self, questions):
+        def generate(self, questions):
             if self.read:
                 raise ConnectionError
-            return super().write(questions)
+            return super().generate(questions)
 
     path = tmp_path / "judgements.jsonl"
     with pytest.raises(ConnectionError):
@@ -339,7 +339,7 @@ def test_a_model_in_this_process_judges_end_to_end(tmp_path):
 
     def judge(name: str) -> Judged:
         engine = Engine(language_model(module, tokenizer), stop_ids=[tokenizer.eos_token_id], pad_id=0, num_slots=4)
-        writer = LocalWriter(engine, Template(CHATML, "student", ""), {}, 0.0, 8, 400)
+        writer = LocalAnswerGenerator(engine, Template(CHATML, "student", ""), {}, 0.0, 8, 400)
         return ask_judge(writer, pairs, SHORT, tmp_path / "judgements.jsonl", judge=name, models=NAMES)
 
     assert judge("untrained").num_unreadable == 6

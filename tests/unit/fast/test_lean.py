@@ -112,7 +112,7 @@ def test_log_probabilities_of_sampled_tokens_equal_the_models_own(name, together
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_the_probe_admits_it(name):
     method = choose_method(model_of(name), max_length=64, pad_id=0)
-    assert method.way == "lean"
+    assert method.decoder == "lean"
     assert method.gap_nats < 1e-4
 
 
@@ -121,8 +121,8 @@ def test_a_planted_difference_is_found_at_load():
     model = model_of("llama")
     model.module.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * 1.05)
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "slots"
-    assert "lean disagrees with the plain forward pass" in method.fallback
+    assert method.decoder == "slots"
+    assert "lean differs with the plain forward pass" in method.fallback
 
 
 @pytest.mark.parametrize(

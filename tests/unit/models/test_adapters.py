@@ -209,7 +209,7 @@ def test_the_base_is_a_second_view_that_costs_no_weight_and_that_nothing_disturb
 def test_the_rollout_probe_holds_with_adapters_at_work():
     model, merged = (with_adapters(tiny_model(max_positions=128)) for _ in range(2))
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "lean"
+    assert method.decoder == "lean"
     assert method.share
     assert method.gap_nats < 1e-4
     merge_adapters(merged)

@@ -145,7 +145,7 @@ def test_padded_rows_of_the_head_are_never_drawn():
 def test_the_stream_of_tokens_is_the_answer():
     model = tiny_model()
     requests = requests_of(random_prompts(5))
-    events = list(engine_of(model, 2).write(requests, Sampling()))
+    events = list(engine_of(model, 2).stream(requests, Sampling()))
     answers = engine_of(model, 2).generate(requests, Sampling())
     for row, answer in enumerate(answers):
         own = [event for event in events if event.request == row]

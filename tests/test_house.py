@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "limbeck"
 
 # From the ground up. A file imports from lower floors, or from its own folder.
 FLOORS = (
-    ("errors", "names", "console", "progress", "compat"),
+    ("errors", "messages", "names", "console", "progress", "compat"),
     ("recipe", "runs", "machine", "http"),
     ("objectives",),
     ("data",),
@@ -34,7 +34,14 @@ FLOORS = (
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
-WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", "console"), ("progress", "errors")}
+WITHIN_GROUND_FLOOR = {
+    ("messages", "errors"),
+    ("names", "messages"),
+    ("names", "errors"),
+    ("console", "errors"),
+    ("progress", "console"),
+    ("progress", "errors"),
+}
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",

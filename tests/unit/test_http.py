@@ -47,7 +47,7 @@ def post(endpoint: Endpoint, path: str = "/x", within_s: float = 2.0) -> Reply |
     ],
 )
 def test_an_address_that_is_none_or_holds_a_secret_is_refused_without_repeating_it(url):
-    with pytest.raises(UsageError, match="address of an endpoint") as caught:
+    with pytest.raises(UsageError, match="not a valid address") as caught:
         approve_endpoint(url, {})
     assert caught.value.code == "http.address"
     assert "SECRET" not in f"{caught.value!r} {caught.value.__cause__} {caught.value.__context__}"
@@ -89,7 +89,14 @@ def test_a_key_goes_to_the_endpoint_that_it_was_approved_for_and_to_no_other(app
 
 
 @pytest.mark.parametrize(
-    ("key", "says"), [(None, "is not set"), (" ", "is not set"), ("a b", "odd"), ("a\nb", "odd"), ("ké", "odd")]
+    ("key", "says"),
+    [
+        (None, "is not set"),
+        (" ", "is not set"),
+        ("a b", "spaces or characters"),
+        ("a\nb", "spaces or characters"),
+        ("ké", "spaces or characters"),
+    ],
 )
 def test_a_key_that_is_missing_or_none_is_told_by_the_name_of_its_variable(key, says):
     with pytest.raises(UsageError, match=says) as caught:

@@ -122,7 +122,7 @@ def test_a_planted_difference_is_found_at_load():
     model.module.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * 1.05)
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.decoder == "slots"
-    assert "lean differs with the plain forward pass" in method.fallback
+    assert "lean differs from the plain forward pass" in method.fallback
 
 
 @pytest.mark.parametrize(

@@ -343,24 +343,24 @@ def test_an_interrupt_ends_within_seconds_and_keeps_what_was_answered(tmp_path):
 
 @pytest.mark.report("HA-11")
 def test_requests_in_flight_and_their_age_are_told_and_a_caller_may_stop_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "_TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(calls, "_REPORT_EVERY_S", 0.05)
     told: list[str] = []
 
-    def tell(text: str) -> None:
+    def on_progress(text: str) -> None:
         told.append(text)
         if "4 in flight" in text and float(text.split()[-2]) >= 0.2:
             raise KeyboardInterrupt
 
     with MisbehavingServer(lambda seen: "hang" if seen.prompt != "p0" else "good") as server:
         asked = [(row, 0) for row in prompts(20)]
-        answers = teacher(tmp_path, server.url, concurrency=4).generate(asked, max_tokens=10, tell=tell)
+        answers = teacher(tmp_path, server.url, concurrency=4).generate(asked, max_tokens=10, on_progress=on_progress)
         assert next(answers).label == "ok"
         with pytest.raises(KeyboardInterrupt):
             next(answers)
         assert len(server.seen) == 5
         with closing(teacher(tmp_path, server.url).generate(asked[:2], max_tokens=10)) as answers:
             assert next(answers).label == "ok"
-    assert told[-1].startswith("1 of 20 questions are decided")
+    assert told[-1].startswith("1 of 20 requests finished")
 
 
 @pytest.mark.parametrize("cap", ["tokens", "money", "calls"])

@@ -49,12 +49,12 @@ def test_a_question_is_its_content():
     keys = {question().key, question("hello!").key, question(sample=1).key}
     other = question()
     keys |= {
-        ChatRequest({**other.request, **change}, 0, 10, other.worst).key for change in ({"seed": 1}, {"model": "big"})
+        ChatRequest({**other.body, **change}, 0, 10, other.worst).key for change in ({"seed": 1}, {"model": "big"})
     }
     assert len(keys) == 5
     assert question().key == question(limit=99, worst=Cost()).key
     system = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]}
-    assert ChatRequest({**other.request, **system}, 0, 10, other.worst).key not in keys
+    assert ChatRequest({**other.body, **system}, 0, 10, other.worst).key not in keys
 
 
 def test_two_servers_share_nothing_and_one_that_moves_keeps_its_answers_under_its_alias(tmp_path):

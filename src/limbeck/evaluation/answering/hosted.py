@@ -83,7 +83,7 @@ def answer_hosted(evaluation: Evaluation, side: Side, answering: Answering, log:
         max_tokens=answering.max_tokens,
         temperature=answering.temperature,
         seed=answering.seed,
-        tell=lambda text: log("phase", phase=f"{side.alias} answers: {text}"),
+        on_progress=lambda text: log("phase", phase=f"{side.alias} answers: {text}"),
     )
     log("phase", phase=f"{side.alias} answers, {len(asked)} of them at its chat API")
     rows = [_row(*each, answer) for each, answer in zip(asked, found, strict=True)]

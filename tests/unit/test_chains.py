@@ -17,7 +17,7 @@ from limbeck.cli import run_cli
 from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
-from limbeck.runs.lineage import Node, content_of, other_teachers, teachers_of, trace
+from limbeck.runs.lineage import LineageNode, content_of, other_teachers, teachers_of, trace
 from limbeck.runs.store import Run
 from pairs import write_pair
 
@@ -147,7 +147,7 @@ def test_teachers_are_told_apart_by_content_and_not_by_name():
         node = None
         for number, teacher in enumerate(teachers):
             parents = () if node is None else (replace(node, role="student"),)
-            node = Node(
+            node = LineageNode(
                 "run", f"stage-{number}", "", dict(zip(("name", "weights", "dtype"), teacher, strict=True)), parents
             )
         return other_teachers(node)

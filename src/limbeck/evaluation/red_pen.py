@@ -29,7 +29,7 @@ from limbeck.runs.marks import Continued, MarkSheet
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.generation import choose_method, engine_for
-from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
+from limbeck.training.material import ModelPair, compare_pair, num_positions, refuse_unshared, render_rows
 
 __all__ = ["mark_prompt", "recipe_of_pair"]
 
@@ -135,13 +135,13 @@ def mark_prompt(
     return replace(sheet, continued=Continued(continue_from, teacher.text(rest.text_ids), rest.cut_off))
 
 
-def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageModel:
+def _load(ref: ModelRef | None, pair: ModelPair, device: torch.device) -> LanguageModel:
     assert ref is not None
     model = load_model(ref, trainable=False, dtype=torch.float32, device=device)
     return model.with_vocabulary(pair.vocabulary.num_shared)
 
 
-def _write(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
+def _write(model: LanguageModel, pair: ModelPair, ids: tuple[int, ...], max_tokens: int) -> Completion:
     """The likeliest tokens after `ids`."""
     writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
     engine = engine_for(model, pair.dialogue, writing.decoder, num_slots=1)

@@ -10,7 +10,7 @@
     ├── model/                 the final model, adapters merged
     └── run.lock               the process that writes; its time is the heartbeat
 
-An event has a time (ISO 8601, UTC) and a kind. The kinds `start`, `done`, `failed` and `stopped` define the run's state.
+An event has a time (ISO 8601, UTC) and a kind. The kinds `start`, `done`, `failed` and `stopped` set the run's state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam where fast decoders are plugged in: which one generates for a model. Nothing below knows of `fast`."""
+"""The choice of the decoder that generates with a model. Only this module connects `rollouts` with `fast`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine_for(
     num_slots: int,
     max_read_tokens: int = MAX_READ_TOKENS,
 ) -> Engine:
-    """What generates with `model` in a dialogue, in the way that was chosen for it."""
+    """An engine that generates with `model`, using the decoder that was chosen for it."""
     makers: dict[DecoderName, MakeDecoder] = {
         "lean": LeanDecoder,
         "slots": SlotDecoder,

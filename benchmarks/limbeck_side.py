@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from limbeck.machine import use_machine
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.request import Completion, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.on_policy import practice_requests, sampling_of, step
 from limbeck.teachers.local import LocalTeacher
@@ -35,7 +35,7 @@ class StoredAnswers:
     answers: Sequence[Sequence[int]]
     pad_id: int
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
         return [Completion(tuple(ids), (0.0,) * len(ids), cut_off=False) for ids in self.answers]
 
 

@@ -30,7 +30,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material, prepare_material
@@ -62,7 +62,7 @@ def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writ
 
     def write(number: int) -> int:
         requests = [
-            Request(
+            GenerationRequest(
                 prompt.ids,
                 stream_key(0, Purpose.TRAINING, number, prompt.content_hash, prompt.occurrence, 0),
                 case.new_tokens,

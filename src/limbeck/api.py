@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from limbeck.conversation import Conversation
-from limbeck.driver import answer_run, plan_stages, resume_run, train_stages
+from limbeck.driver import generate_answers_run, plan_stages, resume_run, train_stages
 from limbeck.embedded.story import DemoResult, run_demo
 from limbeck.errors import UsageError
 from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
@@ -46,13 +46,13 @@ WATCHED = (
     *("LD_PRELOAD", "TERM", "NO_COLOR"),
 )
 
-Listener = Callable[[Mapping[str, object]], None]
+EventListener = Callable[[Mapping[str, object]], None]
 
 
 def train(
     *recipes: str | Path,
     overrides: Sequence[str] = (),
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
     """Run a recipe into a new run folder; returns it when the run is done.
@@ -69,9 +69,9 @@ def train(
     return train_stages(_load(recipes, overrides), listen, watch)
 
 
-def answers(recipe: str | Path, *, overrides: Sequence[str] = (), listen: Listener = lambda event: None) -> Run:
+def answers(recipe: str | Path, *, overrides: Sequence[str] = (), listen: EventListener = lambda event: None) -> Run:
     """Let the recipe's teacher write its answers into a run folder, and train nothing."""
-    return answer_run(load_recipe(Path(recipe), list(overrides), os.environ), listen)
+    return generate_answers_run(load_recipe(Path(recipe), list(overrides), os.environ), listen)
 
 
 def resume(
@@ -79,7 +79,7 @@ def resume(
     *,
     workspace: str | Path = ".",
     overrides: Sequence[str] = (),
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
     """Go on with a stopped run, by its name or folder, from its last checkpoint.
@@ -108,7 +108,7 @@ def worth(
     options: Evaluating | None = None,
     *,
     overrides: Sequence[str] = (),
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
 ) -> Evaluation:
     """Teacher against student on a recipe's held-out prompts; `result()` of what is returned holds the verdict."""
     loaded = load_recipe(Path(recipe), list(overrides), os.environ)
@@ -120,7 +120,7 @@ def evaluate(
     prompts: str | Path | None = None,
     workspace: str | Path = ".",
     options: Evaluating | None = None,
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
 ) -> Evaluation:
     """A run's student, result and teacher on its held-out prompts, or any models on a file of prompts.
 
@@ -148,7 +148,7 @@ def evaluate(
     return evaluate_models(named, file, folder, chosen, _log_to(listen))
 
 
-def _log_to(listen: Listener) -> Callable[..., None]:
+def _log_to(listen: EventListener) -> Callable[..., None]:
     return lambda kind, **fields: listen({"kind": kind, **fields})
 
 
@@ -206,7 +206,7 @@ def demo(
     workspace: str | Path = ".",
     *,
     seed: int = 0,
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> DemoResult:
     """Distil the pair that ships in the package and measure it before and after."""

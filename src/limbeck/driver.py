@@ -26,16 +26,16 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.routes.loop import TrainingData, training_steps
 from limbeck.routes.on_policy import objective_of, sampling_of
-from limbeck.runs.lineage import other_teachers, trace
+from limbeck.runs.lineage import lineage_of, other_teachers
 from limbeck.runs.lines import write_text
 from limbeck.runs.marks import MarkSheet, marks_name, write_marks
 from limbeck.runs.messages import run_exists
 from limbeck.runs.store import Run, current_events
 from limbeck.teachers.local import LocalTeacher
-from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, generate_training_answers, targets_of_answers
+from limbeck.training.answers import TARGETS, TEACHER_ANSWERS, store_teacher_answers, targets_from_answers
 from limbeck.training.checkpoint import (
     Checkpoint,
-    damages,
+    damaged_checkpoints,
     latest_checkpoint,
     load_checkpoint,
     load_weights,
@@ -45,20 +45,20 @@ from limbeck.training.provenance import (
     changed_settings,
     first_start,
     provenance_of,
-    refuse_changed,
-    run_notes,
+    refuse_changed_inputs,
+    startup_notes,
     store_prompts,
 )
 from limbeck.training.record import step_fields
-from limbeck.training.session import EventLog, Listener, ending, stop_signals, stopped
+from limbeck.training.session import EventListener, EventLog, log_ending, stop_signals, stopped_error
 from limbeck.training.setup import Models, load_models, make_state
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["answer_run", "plan_stages", "resume_run", "train_run", "train_stages"]
+__all__ = ["generate_answers_run", "plan_stages", "resume_run", "train_run", "train_stages"]
 
 
 def train_run(
-    loaded: LoadedRecipe, listen: Listener = lambda event: None, watch: Callable[[str], None] = lambda phase: None
+    loaded: LoadedRecipe, listen: EventListener = lambda event: None, watch: Callable[[str], None] = lambda phase: None
 ) -> Run:
     """Train as the recipe says, in a new run folder under its workspace.
 
@@ -73,14 +73,14 @@ def train_run(
     """
     recipe = loaded.recipe
     plan = _prepare(recipe)
-    with Run.create(Path(recipe.workspace), recipe.name) as run, ending(EventLog(run, listen)) as log:
-        _train_to_last_step(log, plan, watch, None)
+    with Run.create(Path(recipe.workspace), recipe.name) as run, log_ending(EventLog(run, listen)) as log:
+        _run_steps(log, plan, watch, None)
     return run
 
 
 def train_stages(
     stages: Sequence[LoadedRecipe],
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Run:
     """Train several recipes in order; `student: previous` is the run of the recipe before. Returns the last run.
@@ -127,7 +127,7 @@ def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
     return plans
 
 
-def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> Run:
+def generate_answers_run(loaded: LoadedRecipe, listen: EventListener = lambda event: None) -> Run:
     """Generate the teacher's answers of a recipe into a run folder of their own, without training.
 
     For a named recipe, a generation that was stopped is continued in the same folder.
@@ -143,18 +143,18 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     workspace = Path(recipe.workspace)
     begun = Run(Run.home(workspace) / (name or "-"))
     continued = begun.path.exists() and begun.status().state != "done"
-    with begun if continued else Run.create(workspace, name) as run, ending(EventLog(run, listen)) as log:
+    with begun if continued else Run.create(workspace, name) as run, log_ending(EventLog(run, listen)) as log:
         models = load_models(plan.material, recipe, plan.machine)
         write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective=messages.answers_only())
-        generate_training_answers(run, log.write, recipe, plan.material, models)
+        store_teacher_answers(run, log.write, recipe, plan.material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
 
 def resume_run(
     run: Run,
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
     overrides: Sequence[str] = (),
 ) -> Run:
@@ -172,14 +172,14 @@ def resume_run(
         if is_done:
             raise messages.run_is_done(name=run.name, recipe=run.recipe_path)
         if checkpoint is None:
-            if damaged := damages(run.checkpoints_path):
+            if damaged := damaged_checkpoints(run.checkpoints_path):
                 raise messages.checkpoints_damaged(name=run.name, recipe=run.recipe_path, damages=damaged)
             raise messages.no_checkpoint(name=run.name, recipe=run.recipe_path)
         recipe = load_recipe(run.recipe_path, overrides, {}).recipe
         changes = changed_settings(run, recipe, checkpoint.step)
         plan = _prepare(recipe, first_start(run))
-        with ending(EventLog(run, listen)) as log:
-            _train_to_last_step(log, plan, watch, checkpoint, changes)
+        with log_ending(EventLog(run, listen)) as log:
+            _run_steps(log, plan, watch, checkpoint, changes)
     return run
 
 
@@ -191,7 +191,7 @@ def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> Check
     return plan
 
 
-def _train_to_last_step(
+def _run_steps(
     log: EventLog,
     plan: CheckReport,
     watch: Callable[[str], None],
@@ -207,7 +207,7 @@ def _train_to_last_step(
     if checkpoint is None:
         store_prompts(run, material)
     else:
-        refuse_changed(run, provenance)
+        refuse_changed_inputs(run, provenance)
         load_checkpoint(checkpoint, state)
     if checkpoint is None or changes:
         write_text(run.recipe_path, recipe_text(recipe, header=json.dumps(provenance, indent=1)))
@@ -234,7 +234,7 @@ def _train_to_last_step(
             if due or stop_asked():
                 save_checkpoint(run.checkpoints_path, state, kept_step=_kept_step(run, recipe))
             if stop_asked() and not last:
-                raise stopped(run, record.step, recipe.steps)
+                raise stopped_error(run, record.step, recipe.steps)
             if due:
                 _evaluate(log, plan, state, data, held_out)
         _save_final_model(log, plan, state)
@@ -245,10 +245,10 @@ def _notes(
 ) -> Iterator[str]:
     """Notes for the user before the first step, warnings first."""
     recipe, material = plan.recipe, plan.material
-    warnings = [other_teachers(trace(log.run, Path(recipe.workspace)))]
+    warnings = [other_teachers(lineage_of(log.run, Path(recipe.workspace)))]
     warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
     yield from filter(None, warnings)
-    yield from (*material.notes, *models.notes, *run_notes(provenance, models))
+    yield from (*material.notes, *models.notes, *startup_notes(provenance, models))
     yield from () if checkpoint is None else checkpoint.passed_over
 
 
@@ -257,8 +257,8 @@ def _training_data(log: EventLog, plan: CheckReport, models: Models) -> Training
     recipe, material = plan.recipe, plan.material
     targets = material.targets
     if recipe.answers_written:
-        generate_training_answers(log.run, log.write, recipe, material, models)
-        targets = targets_of_answers(log.run.read_answers(TEACHER_ANSWERS), material, recipe)
+        store_teacher_answers(log.run, log.write, recipe, material, models)
+        targets = targets_from_answers(log.run.read_answers(TEACHER_ANSWERS), material, recipe)
     teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
     return TrainingData(material.train.prompts, teacher, targets, material.own)
 

@@ -17,8 +17,8 @@ from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
 from limbeck.errors import Diverged
 from limbeck.models.load import checkpoint_activations
-from limbeck.objectives.divergence import token_divergence
-from limbeck.objectives.fused import fused_divergence, fused_divergence_with_stats
+from limbeck.objectives.divergence import objective_per_token
+from limbeck.objectives.fused import fused_divergence, fused_with_statistics
 from limbeck.recipe.parts import PracticeGrowth
 from limbeck.rollouts.request import Completion
 from limbeck.routes import off_policy
@@ -137,7 +137,7 @@ def test_the_loss_is_the_token_weighted_mean_of_the_rows_alone():
         signal = teacher.score(batch)
         student.module.zero_grad()
         weights_N = torch.full((batch.num_tokens,), 1 / sum(lengths), dtype=torch.float64)
-        loss, reading = fused_divergence_with_stats(
+        loss, reading = fused_with_statistics(
             student.completion_hidden(batch),
             student.head,
             signal.hidden_NH,
@@ -436,7 +436,7 @@ def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, r
         1.0: (q * (q / p).log()).sum(-1),
     }[beta]
     signal = LocalTeacher(teacher).score(batch)
-    ours = token_divergence(
+    ours = objective_per_token(
         objective_of(recipe),
         student.head.logits(student.completion_hidden(batch)),
         signal.head.logits(signal.hidden_NH),

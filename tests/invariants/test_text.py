@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.objectives.divergence import Objective, token_divergence
+from limbeck.objectives.divergence import Objective, objective_per_token
 from limbeck.rollouts.request import Completion
 from limbeck.routes import off_policy, on_policy, supervised
 from limbeck.teachers.local import LocalTeacher
@@ -96,7 +96,7 @@ def test_soft_targets_off_policy_are_those_of_the_dense_form():
         ids = torch.tensor([[*prompt.ids, *answer.ids]])
         rows = slice(len(prompt.ids) - 1, len(prompt.ids) + len(answer.ids) - 1)
         sides = [model.module(ids).logits[0, rows] for model in (student, master)]
-        values += token_divergence(Objective("soft_targets", temperature=2.0), *sides).tolist()
+        values += objective_per_token(Objective("soft_targets", temperature=2.0), *sides).tolist()
     assert record.loss == pytest.approx(sum(values) / 11, rel=1e-6)
 
 

@@ -197,7 +197,7 @@ def test_a_template_without_markers_of_the_answer_loses_no_supervised_token(tmp_
     done = run(write_pair(tmp_path, **settings, **SUPERVISED))
     num_tokens = len(tokenizer("ten", add_special_tokens=False)["input_ids"]) + 1
     assert [event["num_completion_tokens"] for event in of_kind(done, "step")] == [6 * num_tokens] * 2
-    assert f"6 given answers are learnt, {6 * num_tokens} tokens with their ends." in notes_of(done)
+    assert f"Training uses 6 reference answers with {6 * num_tokens} tokens, stop tokens included." in notes_of(done)
 
 
 TURNS = [("user", "a"), ("assistant", "first"), ("user", "b"), ("assistant", "second"), ("user", "c")]
@@ -225,7 +225,10 @@ def test_the_turns_that_are_asked_for_and_no_others_are_learnt_each_with_its_end
     num_tokens = sum(map(len, targets.answers.values()))
     assert run_cli(["train", str(path), "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends." in told
+    assert (
+        f"Training uses {len(targets.answers)} reference answers with {num_tokens} tokens, stop tokens included."
+        in told
+    )
 
 
 # --------------------------------------------------------------------------------------------------- another template

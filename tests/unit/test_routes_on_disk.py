@@ -15,7 +15,7 @@ from limbeck.driver import resume_run, train_run
 from limbeck.errors import DataError, Refusal, Stopped
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
-from limbeck.teachers.writer import GeneratedAnswer, LocalAnswerGenerator
+from limbeck.teachers.writer import LocalGenerator, TeacherAnswer
 from limbeck.training.checkpoint import latest_checkpoint
 from pairs import write_pair
 
@@ -57,7 +57,7 @@ class Canned:
     def generate(self, questions):
         self.questions += questions
         return [
-            GeneratedAnswer(self.texts[place % len(self.texts)], place % len(self.texts) in self.cut_off)
+            TeacherAnswer(self.texts[place % len(self.texts)], place % len(self.texts) in self.cut_off)
             for place in range(len(questions))
         ]
 
@@ -249,7 +249,7 @@ def test_answers_that_were_written_are_not_written_again_after_an_early_kill(tmp
         run(path, listen=dies)
     stopped = Run.open(tmp_path / "early" / "runs" / "tiny")
     assert latest_checkpoint(stopped.checkpoints_path).step == 0
-    monkeypatch.setattr(LocalAnswerGenerator, "generate", None)
+    monkeypatch.setattr(LocalGenerator, "generate", None)
     assert resume_run(stopped).status().state == "done"
 
 

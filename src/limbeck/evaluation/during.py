@@ -24,7 +24,7 @@ from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.runs.store import Run
 from limbeck.teachers.signal import Teacher
-from limbeck.training.answers import generate_teacher_answers, in_student_tokens
+from limbeck.training.answers import generate_teacher_answers, in_student_template
 from limbeck.training.material import Material
 from limbeck.training.setup import Models, make_engine
 from limbeck.training.state import TrainState
@@ -145,7 +145,7 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
     else:
         asked = generate_teacher_answers(run, log, recipe, material, models, prompts, 1)
         prompts, asked = _with_text(prompts, asked, log)
-        texts = in_student_tokens(asked, prompts, material)
+        texts = in_student_template(asked, prompts, material)
     student = make_engine(models.student, models.student_generation, material.dialogue, recipe)
     run.write_answers(HELD_OUT_TEACHER, answer_rows(student, prompts, texts))
     return HeldOut(prompts, tuple(texts))

@@ -16,14 +16,14 @@ from torch.nn import functional
 
 from limbeck.objectives import messages
 from limbeck.objectives.divergence import attach_gradient, compute_dtype
-from limbeck.objectives.fused import Head, TokenStats, default_chunk_tokens
+from limbeck.objectives.fused import Head, TokenStatistics, default_chunk_tokens
 
 __all__ = ["fused_cross_entropy"]
 
 
 def fused_cross_entropy(
     hidden_NH: Tensor, head: Head, token_ids_N: Tensor, weights_N: Tensor, *, chunk_tokens: int | None = None
-) -> tuple[Tensor, TokenStats]:
+) -> tuple[Tensor, TokenStatistics]:
     """Sum of weights x cross-entropy over N tokens of a text, in nats, from hidden states.
 
     Args:
@@ -76,5 +76,5 @@ def fused_cross_entropy(
             agree_N[chunk] = text_logp_N == logp_NV.amax(-1)
     total = (weights_N * loss_N).sum()
     zeros_N = torch.zeros_like(loss_N)
-    stats = TokenStats(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
+    stats = TokenStatistics(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
     return (attach_gradient(total, *zip(wanted, written, strict=True)) if wanted else total), stats

@@ -30,8 +30,8 @@ __all__ = [
     "compute_dtype",
     "divergence",
     "kl_mix",
+    "objective_per_token",
     "soft_targets",
-    "token_divergence",
     "value_and_gradient",
 ]
 
@@ -72,7 +72,9 @@ def divergence(
     Raises:
         UsageError, VocabularyMismatch (both ValueError): a setting out of range, or different shapes.
     """
-    return token_divergence(Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits)
+    return objective_per_token(
+        Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits
+    )
 
 
 def kl_mix(student_logits: Tensor, teacher_logits: Tensor, weight: float, *, temperature: float = 1.0) -> Tensor:
@@ -82,7 +84,7 @@ def kl_mix(student_logits: Tensor, teacher_logits: Tensor, weight: float, *, tem
     and errors as in `divergence`.
     """
     objective = Objective(kind="kl_mix", forward_weight=weight, temperature=temperature)
-    return token_divergence(objective, student_logits, teacher_logits)
+    return objective_per_token(objective, student_logits, teacher_logits)
 
 
 def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
@@ -91,10 +93,10 @@ def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     T² keeps the scale of the gradient, T·(student_T - teacher_T), about the same for every T (arXiv 1503.02531,
     section 2). Shapes, dtypes, -inf and errors as in `divergence`.
     """
-    return token_divergence(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
+    return objective_per_token(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
 
 
-def token_divergence(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def objective_per_token(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """The objective of each token: logits [..., V] to nats [...], with a gradient to the student alone."""
     _require_same_shape(student_logits, teacher_logits)
     num_vocabulary = student_logits.shape[-1]

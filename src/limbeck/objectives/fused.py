@@ -26,7 +26,7 @@ from limbeck.objectives import messages
 from limbeck.objectives.divergence import Objective, attach_gradient, compute_dtype, value_and_gradient
 from limbeck.objectives.head import Head, head_of, products
 
-__all__ = ["Head", "TokenStats", "default_chunk_tokens", "fused_divergence", "fused_divergence_with_stats", "head_of"]
+__all__ = ["Head", "TokenStatistics", "default_chunk_tokens", "fused_divergence", "fused_with_statistics", "head_of"]
 
 # One buffer [chunk, V]; a chunk needs three of them.
 CHUNK_BUFFER_BYTES = 32 * 2**20
@@ -34,7 +34,7 @@ MAX_CHUNK_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class TokenStats:
+class TokenStatistics:
     """Statistics of each token; all [N], detached, float32 or wider, in nats.
 
     Entropies and log-probabilities are at temperature 1, whatever the objective's temperature.
@@ -81,7 +81,7 @@ def fused_divergence(
     return total, divergence_N
 
 
-def fused_divergence_with_stats(
+def fused_with_statistics(
     student_hidden_NH: Tensor,
     student_head: Head,
     teacher_hidden_NH: Tensor,
@@ -91,7 +91,7 @@ def fused_divergence_with_stats(
     token_ids_N: Tensor,
     *,
     chunk_tokens: int | None = None,
-) -> tuple[Tensor, TokenStats]:
+) -> tuple[Tensor, TokenStatistics]:
     """`fused_divergence`, and the statistics of each token from the same logits.
 
     `token_ids_N` are the tokens of the text; `fused_divergence` describes the other arguments and the errors.
@@ -104,7 +104,7 @@ def fused_divergence_with_stats(
         )
     sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
     total, divergence_N, rest = _fused(*sides, weights_N, objective, token_ids_N.long(), chunk_tokens)
-    return total, TokenStats(divergence_N, *rest)
+    return total, TokenStatistics(divergence_N, *rest)
 
 
 def default_chunk_tokens(num_vocabulary: int, dtype: torch.dtype) -> int:
@@ -140,7 +140,7 @@ def _fused(
             teacher_NV = wide_teacher_head.logits(teacher_hidden_NH[chunk]).to(dtype)
             observe = None
             if token_ids_N is not None:
-                observe = partial(_write_stats, token_ids_N[chunk], tuple(values_N[chunk] for values_N in stats))
+                observe = partial(_fill_statistics, token_ids_N[chunk], tuple(values_N[chunk] for values_N in stats))
             # The teacher's logits are no longer needed, so the gradient overwrites them.
             divergence_N[chunk], gradient_NV = value_and_gradient(
                 objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
@@ -199,7 +199,9 @@ class _Gradients:
             self.hidden_NH[chunk].mul_(weights_N.unsqueeze(1))
 
 
-def _write_stats(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor) -> None:
+def _fill_statistics(
+    token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor
+) -> None:
     """Write entropies, agreement and log-probabilities of these rows, from the log-softmaxes of both models."""
     student_entropy_N, teacher_entropy_N, agree_N, student_logp_N, teacher_logp_N = out
     ids_N1 = token_ids_N[rows, None]

@@ -67,7 +67,7 @@ def unused_setting(*, name: str, value: str, kind: str) -> Text:
 
 @note("objective.cross-entropy")
 def describe_cross_entropy() -> str:
-    return "cross-entropy -log student(token) of given answers, nats per token"
+    return "cross-entropy -log student(token) of the answers, nats per token"
 
 
 @note("objective.soft-targets")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from limbeck.console import Printer
-from limbeck.runs.lineage import LineageNode, other_teachers, trace
+from limbeck.runs.lineage import LineageNode, lineage_of, other_teachers
 from limbeck.runs.store import Run
 
 __all__ = ["show_lineage"]
@@ -13,7 +13,7 @@ __all__ = ["show_lineage"]
 
 def show_lineage(printer: Printer, run: Run, workspace: Path) -> None:
     """The run, then what it came from, as a tree."""
-    root = trace(run, workspace)
+    root = lineage_of(run, workspace)
     printer.say(f"{root.name}  ({root.about})", style="bold")
     _show(printer, root, "")
     warning = other_teachers(root)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from limbeck.data.batch import worthwhile_start
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import Completion, GeneratedToken, Request, refuse_non_finite_logprob
+from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, refuse_non_finite_logprob
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
 
@@ -44,7 +44,7 @@ class _Slot:
     """An unfinished answer: its request, the cached positions of its row, its number of tokens and the last token."""
 
     index: int
-    request: Request
+    request: GenerationRequest
     num_cached: int = 0
     num_tokens: int = 0
     token: int = -1
@@ -81,7 +81,7 @@ class Engine:
         self.max_read_tokens = max_read_tokens
         self._decoder = SlotDecoder(model) if decoder is None else decoder
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
         """One completion per request, in order.
 
         Raises:
@@ -100,7 +100,7 @@ class Engine:
         ]
 
     @torch.no_grad()
-    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[GeneratedToken]:
+    def stream(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[GeneratedToken]:
         """The tokens of all answers as they are generated; errors as in `generate`."""
         decoder = self._decoder
         if not requests:
@@ -126,7 +126,7 @@ class Engine:
             _free_rows(decoder, slots)
         decoder.release()
 
-    def _prefill_prefix(self, decoder: Decoder, requests: Sequence[Request], spare_row: int) -> int:
+    def _prefill_prefix(self, decoder: Decoder, requests: Sequence[GenerationRequest], spare_row: int) -> int:
         """Prefill the common prefix of all prompts into the spare row; returns its number of tokens."""
         num_shared = worthwhile_start([request.prompt_ids for request in requests])
         if not num_shared:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import GeneratedToken, Request, refuse_non_finite_logprob
+from limbeck.rollouts.request import GeneratedToken, GenerationRequest, refuse_non_finite_logprob
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 
 __all__ = ["TransformersGenerator"]
@@ -28,7 +28,7 @@ class _CounterSampler(LogitsProcessor):
     """Samples the next token of each row by its counters and masks all others."""
 
     model: LanguageModel
-    requests: Sequence[Request]
+    requests: Sequence[GenerationRequest]
     sampling: Sampling
     logprobs_BT: list[Tensor] = field(default_factory=list)
 
@@ -50,7 +50,12 @@ class TransformersGenerator:
     model: LanguageModel
 
     def stream(
-        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        batch_size: int,
     ) -> Iterator[GeneratedToken]:
         """Generate in fixed batches; a batch takes as long as its longest answer."""
         for first in range(0, len(requests), batch_size):
@@ -74,7 +79,7 @@ class TransformersGenerator:
 
 
 def _generate(
-    model: LanguageModel, requests: Sequence[Request], sampling: Sampling, config: GenerationConfig
+    model: LanguageModel, requests: Sequence[GenerationRequest], sampling: Sampling, config: GenerationConfig
 ) -> tuple[Tensor, Tensor]:
     """Tokens and their log-probabilities [B, T]; prompts are left-padded, as `generate` requires."""
     module, sampler = model.module, _CounterSampler(model, requests, sampling)

@@ -24,7 +24,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts import messages
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
-from limbeck.rollouts.request import Completion, DecoderName, Request
+from limbeck.rollouts.request import Completion, DecoderKind, GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
 
@@ -53,7 +53,7 @@ class GenerationMethod:
     fallback    why each faster decoder was rejected; empty if none was
     """
 
-    decoder: DecoderName
+    decoder: DecoderKind
     share: bool
     gap_nats: float
     reason: str
@@ -72,7 +72,7 @@ class GenerationMethod:
 
 @torch.no_grad()
 def choose_method(
-    model: LanguageModel, *, max_length: int, pad_id: int, fast: Mapping[DecoderName, MakeDecoder] | None = None
+    model: LanguageModel, *, max_length: int, pad_id: int, fast: Mapping[DecoderKind, MakeDecoder] | None = None
 ) -> GenerationMethod:
     """The first decoder that agrees with the model's own forward pass: a fast one, the slots, or `generate`.
 
@@ -87,7 +87,7 @@ def choose_method(
     """
     prompts = _probe_prompts(model, max_length)
     kind = model.module.config.model_type
-    makers: dict[DecoderName, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": TransformersGenerator}
+    makers: dict[DecoderKind, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": TransformersGenerator}
     gaps: list[float] = []
     rejected: list[str] = []
     share: bool | None = None
@@ -146,7 +146,7 @@ def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...
 def _generate(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, make: MakeDecoder) -> list[Completion]:
     engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, decoder=make(model))
     requests = [
-        Request(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
+        GenerationRequest(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
         for number, prompt in enumerate(prompts)
     ]
     return engine.generate(requests, Sampling())

@@ -12,14 +12,21 @@ from limbeck.data.prompt import Prompt
 from limbeck.rollouts import messages
 from limbeck.rollouts.sampling import Purpose, stream_key
 
-__all__ = ["Completion", "DecoderName", "GeneratedToken", "Request", "prompt_requests", "refuse_non_finite_logprob"]
+__all__ = [
+    "Completion",
+    "DecoderKind",
+    "GeneratedToken",
+    "GenerationRequest",
+    "prompt_requests",
+    "refuse_non_finite_logprob",
+]
 
 # What computes the next token: the lean decoder, the general one, or transformers' own `generate`.
-DecoderName = Literal["lean", "slots", "generate"]
+DecoderKind = Literal["lean", "slots", "generate"]
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """One answer to generate: the prompt's ids, the key of its random numbers (see `sampling`) and its token limit."""
 
     prompt_ids: tuple[int, ...]
@@ -61,17 +68,17 @@ def prompt_requests(
     purpose: Purpose = Purpose.EVALUATION,
     seed: int = 0,
     step: int = 0,
-) -> list[Request]:
+) -> list[GenerationRequest]:
     """One request per prompt, in order; a repeated prompt is another sample, with other random numbers.
 
     The random numbers follow from seed, purpose and step alone: they are the same for every model.
     """
-    requests: list[Request] = []
+    requests: list[GenerationRequest] = []
     num_samples: Counter[tuple[str, int]] = Counter()
     for prompt in prompts:
         identity = (prompt.content_hash, prompt.occurrence)
         key = stream_key(seed, purpose, step, *identity, num_samples[identity])
-        requests.append(Request(prompt.ids, key, max_new_tokens))
+        requests.append(GenerationRequest(prompt.ids, key, max_new_tokens))
         num_samples[identity] += 1
     return requests
 

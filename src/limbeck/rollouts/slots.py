@@ -19,7 +19,7 @@ from torch import Tensor
 
 from limbeck.models.attention import ExplicitCache, attention_mask, kinds_of
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import GeneratedToken, Request
+from limbeck.rollouts.request import GeneratedToken, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
 
 __all__ = ["BatchGenerator", "Decoder", "SlotDecoder"]
@@ -44,7 +44,12 @@ class BatchGenerator(Protocol):
     """Generates whole batches without the engine's slots; see `plain.TransformersGenerator`."""
 
     def stream(
-        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        batch_size: int,
     ) -> Iterator[GeneratedToken]: ...
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 
 from limbeck.objectives.divergence import Objective
-from limbeck.objectives.fused import TokenStats, fused_divergence_with_stats
+from limbeck.objectives.fused import TokenStatistics, fused_with_statistics
 from limbeck.objectives.messages import describe_cross_entropy
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.recipe import Recipe
@@ -55,14 +55,14 @@ def step(
         Diverged: the loss or the gradient norm is not finite; the weights are unchanged.
     """
     student, clock = state.student, state.clock()
-    stats: list[tuple[MicroBatch, TokenStats]] = []
+    stats: list[tuple[MicroBatch, TokenStatistics]] = []
     # -------------------------------------------------------------------------------------- one training step
     num_tokens = answers.num_tokens + own_answers.num_tokens  # of the whole step: the divisor of every micro-batch
     for batch in state.micro_batches(answers.prompts, answers.completions, recipe.micro_batch_tokens):
         with clock.phase("scoring"):
             signal = teacher.score(batch.tokens)  # no gradient
         with clock.phase("update"):
-            loss, batch_stats = fused_divergence_with_stats(
+            loss, batch_stats = fused_with_statistics(
                 student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,

@@ -24,10 +24,10 @@ import torch
 
 from limbeck.data.prompt import Prompt
 from limbeck.objectives.divergence import Objective
-from limbeck.objectives.fused import TokenStats, fused_divergence_with_stats
+from limbeck.objectives.fused import TokenStatistics, fused_with_statistics
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Request, prompt_requests
+from limbeck.rollouts.request import GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.off_policy import objective_of
 from limbeck.routes.supervised import NO_ANSWERS, AnswerSet, accumulate_cross_entropy, update_weights
@@ -64,7 +64,7 @@ def step(
     """
     student, clock = state.student, state.clock()
     objective, limit = objective_of(recipe), practice_limit_at(state.step, recipe)
-    stats: list[tuple[MicroBatch, TokenStats]] = []
+    stats: list[tuple[MicroBatch, TokenStatistics]] = []
     # -------------------------------------------------------------------------------------- one training step
     with clock.phase("generation"):
         prompts = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
@@ -76,7 +76,7 @@ def step(
         with clock.phase("scoring"):
             signal = teacher.score(batch.tokens)  # no gradient
         with clock.phase("update"):
-            loss, batch_stats = fused_divergence_with_stats(
+            loss, batch_stats = fused_with_statistics(
                 student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,
@@ -114,7 +114,7 @@ def practice_limit_at(step: int, recipe: Recipe) -> int:
     return max(1, round(recipe.max_practice_tokens * (growth.start + (1 - growth.start) * progress)))
 
 
-def practice_requests(prompts: Sequence[Prompt], step: int, recipe: Recipe) -> list[Request]:
+def practice_requests(prompts: Sequence[Prompt], step: int, recipe: Recipe) -> list[GenerationRequest]:
     """One request per prompt; each occurrence of the same prompt samples with other random numbers."""
     limit = practice_limit_at(step, recipe)
     return prompt_requests(prompts, limit, purpose=Purpose.TRAINING, seed=recipe.seed, step=step)

@@ -20,7 +20,7 @@ from torch import nn
 
 from limbeck.data.prompt import Prompt, Targets
 from limbeck.objectives.cross_entropy import fused_cross_entropy
-from limbeck.objectives.fused import TokenStats
+from limbeck.objectives.fused import TokenStatistics
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
@@ -55,12 +55,12 @@ def step(state: TrainState, answers: AnswerSet, recipe: Recipe, *, own_answers: 
 
 def accumulate_cross_entropy(
     state: TrainState, answers: AnswerSet, num_tokens: int, recipe: Recipe, clock: PhaseClock
-) -> list[tuple[MicroBatch, TokenStats]]:
+) -> list[tuple[MicroBatch, TokenStatistics]]:
     """Add the gradient of weight · sum of -log student(token) / `num_tokens`; returns the statistics of each token.
 
     `num_tokens` counts the answer tokens of the whole step.
     """
-    student, stats = state.student, list[tuple[MicroBatch, TokenStats]]()
+    student, stats = state.student, list[tuple[MicroBatch, TokenStatistics]]()
     for batch in state.micro_batches(answers.prompts, answers.completions, recipe.micro_batch_tokens):
         with clock.phase("update"):
             weights_N = token_weights(num_tokens, batch.tokens.num_tokens, dtype=torch.float64, device=student.device)

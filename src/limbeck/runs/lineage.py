@@ -16,7 +16,7 @@ from limbeck.runs import messages
 from limbeck.runs.lines import iterate_lines
 from limbeck.runs.store import Run
 
-__all__ = ["LineageNode", "content_of", "is_same_model", "other_teachers", "teachers_of", "trace"]
+__all__ = ["LineageNode", "content_of", "is_same_model", "lineage_of", "other_teachers", "teachers_of"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def content_of(run: Run, step: int | None) -> str | None:
     return str(files["student.safetensors"]["sha256"])
 
 
-def trace(run: Run, workspace: Path, role: str = "run", seen: frozenset[str] = frozenset()) -> LineageNode:
+def lineage_of(run: Run, workspace: Path, role: str = "run", seen: frozenset[str] = frozenset()) -> LineageNode:
     """A run with all its ancestors in the workspace."""
     events: Iterator[dict[str, Any]] = iterate_lines(run.events_path)
     start: dict[str, Any] = next((event for event in events if event.get("kind") == "start"), {})
@@ -67,7 +67,7 @@ def _parent(parent: Mapping[str, Any], workspace: Path, seen: frozenset[str]) ->
     if parent["run"] in seen or not (path / "events.jsonl").is_file():
         about = messages.lineage_not_in_workspace(weights=str(parent["weights"])[:12])
         return LineageNode(parent["role"], f"{parent['run']}{step}", about)
-    found = trace(Run(path), workspace, parent["role"], seen)
+    found = lineage_of(Run(path), workspace, parent["role"], seen)
     changed = content_of(Run(path), parent["step"]) != parent["weights"]
     about = messages.lineage_run_changed(about=found.about) if changed else found.about
     return LineageNode(found.role, f"{found.name}{step}", about, found.teacher, found.parents)

@@ -20,11 +20,11 @@ from limbeck.errors import Refusal
 from limbeck.runs import messages
 from limbeck.runs.lines import write_failed
 
-__all__ = ["Holder", "RunLock", "look"]
+__all__ = ["Holder", "RunLock", "lock_status"]
 
 HEARTBEAT_S = 5.0
 ALIVE_ELSEWHERE_S = 60.0  # another machine's heartbeat may come late
-NUM_TRIES = 10  # `look` holds the lock for a moment
+NUM_TRIES = 10  # `lock_status` holds the lock for a moment
 RETRY_S = 0.05
 
 
@@ -88,7 +88,7 @@ class RunLock:
             self._descriptor = None
 
 
-def look(path: Path) -> tuple[bool, Holder | None]:
+def lock_status(path: Path) -> tuple[bool, Holder | None]:
     """Whether the lock at `path` is held, and its present or last holder; does not take the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -186,7 +186,7 @@ class MarkedAnswer:
 
 
 @dataclass(frozen=True)
-class Continued:
+class Continuation:
     """The teacher's continuation after the first `position` tokens of an answer, without its stop token."""
 
     position: int
@@ -203,7 +203,7 @@ class MarkSheet:
     step: int | None  # of the student's run
     beta: float  # the value of BETAS nearest to the objective's
     answers: tuple[MarkedAnswer, ...]
-    continued: Continued | None = None
+    continued: Continuation | None = None
 
     def worst(self, num: int, beta: float) -> MarkSheet:
         """The answers with the largest mean divergence, largest first."""

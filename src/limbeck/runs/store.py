@@ -24,7 +24,7 @@ from limbeck.errors import DataError
 from limbeck.names import is_name
 from limbeck.runs.folder import LockedFolder
 from limbeck.runs.lines import append_line, event_line, iterate_lines, with_time
-from limbeck.runs.lock import Holder, look
+from limbeck.runs.lock import Holder, lock_status
 
 __all__ = ["Run", "RunState", "RunStatus", "current_events", "list_runs"]
 
@@ -82,7 +82,7 @@ class Run(LockedFolder):
 
     def status(self) -> RunStatus:
         """The current state, from the log and the lock."""
-        held, holder = look(self.path / "run.lock")
+        held, holder = lock_status(self.path / "run.lock")
         state: RunState = "died"
         step, steps, text, last_event = 0, None, "", None
         for event in iterate_lines(self.events_path):

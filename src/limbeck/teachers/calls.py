@@ -25,8 +25,8 @@ from limbeck.recipe.kinds import Options
 from limbeck.recipe.parts import Hosted
 from limbeck.teachers import messages
 from limbeck.teachers.gate import Gate, Halted
-from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, ChatRequest, Cost, Ledger
-from limbeck.teachers.reply import ChatAnswer, ChatFailure, classify_reply
+from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, LedgerRequest
+from limbeck.teachers.reply import ChatFailure, ParsedReply, parse_reply
 
 __all__ = ["Calls", "HostedSettings"]
 
@@ -72,7 +72,7 @@ class HostedSettings(Hosted):
 class _Call:
     """A request in progress; `until`, its deadline, is None before it is first sent."""
 
-    request: ChatRequest
+    request: LedgerRequest
     until: float | None = None
     sent_at: float = 0.0
     num_failed: int = 0
@@ -84,7 +84,7 @@ class Calls:
 
     def __init__(
         self,
-        requests: Collection[ChatRequest],
+        requests: Collection[LedgerRequest],
         model: str,
         endpoint: Endpoint,
         settings: HostedSettings,
@@ -122,7 +122,7 @@ class Calls:
                 self._workers.get_loop().call_soon_threadsafe(self._workers.cancel)
         self._thread.join()
 
-    def failure_of(self, request: ChatRequest) -> ChatFailure | None:
+    def failure_of(self, request: LedgerRequest) -> ChatFailure | None:
         """Wait until a request is finished; None if its answer is stored. Raises the error that stopped generation."""
         while request.key not in self._finished:
             if time.monotonic() >= self._report_at:
@@ -178,7 +178,7 @@ class Calls:
                 return None
             if outcome == BUSY:
                 await self._gate.sleep(_LOOK_AGAIN_S)
-            elif isinstance(outcome, ChatAnswer):
+            elif isinstance(outcome, ParsedReply):
                 self._gate.widen()
                 self._count(usable=outcome.label == "ok")
                 return None
@@ -209,14 +209,14 @@ class Calls:
         self._gate.narrow(call.sent_at, required_s)
         return required_s + min(jitter_s, 0.1 * required_s)  # not all at once
 
-    async def _attempt(self, call: _Call) -> ChatAnswer | ChatFailure | str:
+    async def _attempt(self, call: _Call) -> ParsedReply | ChatFailure | str:
         """One attempt, as soon as there is a slot and budget; STORED or BUSY if another process sent the request."""
         request = call.request
         while True:
             await self._gate.enter(call.until)
             name = FULL
             try:
-                name = await asyncio.to_thread(self._ledger.intend, request, self._settings.attempt_s)
+                name = await asyncio.to_thread(self._ledger.reserve, request, self._settings.attempt_s)
                 if name in (STORED, BUSY):
                     return name
                 if name != FULL and self._gate.is_open():
@@ -232,7 +232,7 @@ class Calls:
             if name == FULL:  # a call that ends may have cost less than was reserved
                 await self._gate.change(call.until)
 
-    async def _send(self, call: _Call, name: str) -> ChatAnswer | ChatFailure:
+    async def _send(self, call: _Call, name: str) -> ParsedReply | ChatFailure:
         request = call.request
         body = {**request.body, self._settings.limit_name: request.limit, "stream": False}
         call.sent_at = time.monotonic()
@@ -243,24 +243,24 @@ class Calls:
             reply = await self._client.post("/chat/completions", json.dumps(body).encode(), within_s=within_s)
         finally:
             del self._in_flight[name]
-        outcome = classify_reply(reply, self._model)
+        outcome = parse_reply(reply, self._model)
         await self._settle(name, request, reply, outcome)
         return outcome
 
     async def _settle(
-        self, name: str, request: ChatRequest, reply: Reply | NoReply, outcome: ChatAnswer | ChatFailure
+        self, name: str, request: LedgerRequest, reply: Reply | NoReply, outcome: ParsedReply | ChatFailure
     ) -> None:
         spent, label = request.worst, ""  # the highest possible cost if the charge is unknown
         if isinstance(reply, NoReply) and not reply.sent:
             spent = Cost()
         elif isinstance(reply, Reply) and reply.status != 200:
             spent = Cost(calls=1)
-        if isinstance(outcome, ChatAnswer):
+        if isinstance(outcome, ParsedReply):
             label = outcome.label
             if outcome.input_tokens is not None and outcome.output_tokens is not None:
                 spent = self._settings.cost(outcome.input_tokens, outcome.output_tokens)
         end = {"outcome": outcome.kind, "spent": spent, "label": label}
-        await asyncio.to_thread(self._ledger.settle, name, request, reply, **end)
+        await asyncio.to_thread(self._ledger.record_reply, name, request, reply, **end)
 
     def _count(self, *, usable: bool) -> None:
         """The circuit breaker: many requests in a row without a usable answer have a common cause."""

@@ -12,10 +12,10 @@ from limbeck.http import approve_endpoint, plain_address
 from limbeck.models.refs import ModelRef
 from limbeck.teachers import messages
 from limbeck.teachers.calls import Calls, HostedSettings
-from limbeck.teachers.ledger import NO_CAPS, ChatRequest, Ledger
-from limbeck.teachers.reply import ChatAnswer, ChatFailure, parse_stored_reply
+from limbeck.teachers.ledger import NO_CAPS, Ledger, LedgerRequest
+from limbeck.teachers.reply import ChatFailure, ParsedReply, parse_stored_reply
 
-__all__ = ["ChatAnswer", "ChatFailure", "HostedSettings", "HostedTeacher"]
+__all__ = ["ChatFailure", "HostedSettings", "HostedTeacher", "ParsedReply"]
 
 Turns = Sequence[Mapping[str, object]]
 
@@ -56,7 +56,7 @@ class HostedTeacher:
         temperature: float | None = 1.0,
         seed: int | None = 0,
         on_progress: Callable[[str], None] = lambda text: None,
-    ) -> Iterator[ChatAnswer | ChatFailure]:
+    ) -> Iterator[ParsedReply | ChatFailure]:
         """One answer per pair of a conversation and the index of a sample, in order.
 
         Answers in the ledger are not requested again, nor are those that fit a smaller `max_tokens`. A setting that is
@@ -74,21 +74,21 @@ class HostedTeacher:
                 failure = calls.failure_of(each) if calls is not None and each.key in missing else None
                 yield failure or self._answer(each)
 
-    def _start(self, requests: Collection[ChatRequest], on_progress: Callable[[str], None]) -> Calls:
+    def _start(self, requests: Collection[LedgerRequest], on_progress: Callable[[str], None]) -> Calls:
         endpoint = approve_endpoint(self._settings.base_url, self._environ)
         if not endpoint.is_local and self.ledger.caps == NO_CAPS:
             raise messages.no_budget(model=self.name, url=endpoint.url)
         return Calls(requests, self._model, endpoint, self._settings, self.ledger, on_progress)
 
-    def _request(self, turns: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> ChatRequest:
+    def _request(self, turns: Turns, fixed: Mapping[str, object], sample: int, limit: int) -> LedgerRequest:
         body: dict[str, object] = {"model": self.name, "messages": [dict(turn) for turn in turns], **fixed}
         if isinstance(seed := fixed.get("seed"), int):
             body["seed"] = seed + sample
         num_bytes = len(json.dumps(body["messages"], ensure_ascii=False).encode("utf-8", "surrogatepass"))
         input_tokens = num_bytes + _MAX_TEMPLATE_TOKENS + _MAX_MESSAGE_TOKENS * len(turns)
-        return ChatRequest(body, sample, limit, self._settings.cost(input_tokens, limit))
+        return LedgerRequest(body, sample, limit, self._settings.cost(input_tokens, limit))
 
-    def _answer(self, request: ChatRequest) -> ChatAnswer:
+    def _answer(self, request: LedgerRequest) -> ParsedReply:
         start = self.ledger.find(request.key, request.limit)
         assert start is not None, "a request that did not fail is in the ledger"
         label, body = self.ledger.read(start)

@@ -31,7 +31,7 @@ from limbeck.http import NoReply, Reply
 from limbeck.names import check_name, inside
 from limbeck.runs.lines import append_line, event_line, iterate_places, with_time, write_failed
 
-__all__ = ["BUSY", "FULL", "STORED", "Caps", "ChatRequest", "Cost", "Ledger"]
+__all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "LedgerRequest"]
 
 STORED = "stored"  # its answer is in the ledger
 BUSY = "busy"  # another process has it in flight
@@ -60,7 +60,7 @@ class Caps(NamedTuple):
         return all(cap is None or amount <= cap for cap, amount in zip(self, cost, strict=True))
 
 
-class ChatRequest(NamedTuple):
+class LedgerRequest(NamedTuple):
     """A request: its body without the token limit, the index of the sample, the token limit, the highest cost."""
 
     body: Mapping[str, object]
@@ -122,7 +122,7 @@ class Ledger:
         line: dict[str, Any] = next(iterate_places(self.path, start))[2]
         return line["label"], line["raw"].encode("utf-8", "surrogateescape")
 
-    def intend(self, request: ChatRequest, lasting_s: float) -> str:
+    def reserve(self, request: LedgerRequest, lasting_s: float) -> str:
         """Announce a call that ends within `lasting_s`: its id, or STORED, BUSY or FULL if it must not be sent."""
         with self._held():
             if self.find(request.key, request.limit) is not None:
@@ -137,8 +137,8 @@ class Ledger:
             self._append({"kind": "intent", "call": call, **entry, **mine})
             return call
 
-    def settle(
-        self, call: str, request: ChatRequest, reply: Reply | NoReply, *, outcome: str, spent: Cost, label: str
+    def record_reply(
+        self, call: str, request: LedgerRequest, reply: Reply | NoReply, *, outcome: str, spent: Cost, label: str
     ) -> None:
         """Record how an announced call ended. A label that is not empty is final: the request is never sent again."""
         status, body = (reply.status, reply.body) if isinstance(reply, Reply) else (reply.text, b"")

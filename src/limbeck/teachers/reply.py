@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from limbeck.http import NoReply, Reply, retry_after_s
 from limbeck.teachers import messages
 
-__all__ = ["ChatAnswer", "ChatFailure", "classify_reply", "parse_stored_reply"]
+__all__ = ["ChatFailure", "ParsedReply", "parse_reply", "parse_stored_reply"]
 
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "ok"),
@@ -43,7 +43,7 @@ _SHOWN_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class ChatAnswer:
+class ParsedReply:
     """A generated answer. `text` is without the reasoning, which APIs return in one of several forms.
 
     Token counts are None if the API returned none.
@@ -70,11 +70,11 @@ class _Unreadable(ValueError):
     """Bytes that are not a chat completion; the text says why."""
 
 
-def classify_reply(reply: Reply | NoReply, model: str) -> ChatAnswer | ChatFailure:
+def parse_reply(reply: Reply | NoReply, model: str) -> ParsedReply | ChatFailure:
     """How an attempt to get an answer of `model` ended."""
     if isinstance(reply, NoReply):
         # a reply that is too long was charged for, and would be as long again
-        return ChatAnswer("", "oversize") if reply.why == "oversize" else ChatFailure(reply.why, reply.text)
+        return ParsedReply("", "oversize") if reply.why == "oversize" else ChatFailure(reply.why, reply.text)
     wait_s = retry_after_s(reply.headers)
     said, codes = _error_of(reply.body)
     text: str = messages.reply_status(status=reply.status, reply=said)
@@ -94,17 +94,17 @@ def classify_reply(reply: Reply | NoReply, model: str) -> ChatAnswer | ChatFailu
     return ChatFailure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
 
 
-def parse_stored_reply(body: bytes, model: str, label: str) -> ChatAnswer:
+def parse_stored_reply(body: bytes, model: str, label: str) -> ParsedReply:
     """A stored reply as this version parses it; `model` is the model name that replies should have."""
     if label == "oversize":
-        return ChatAnswer("", label)
+        return ParsedReply("", label)
     try:
         return _answer(body, model)
     except _Unreadable:
-        return ChatAnswer("", "unreadable")
+        return ParsedReply("", "unreadable")
 
 
-def _answer(body: bytes, model: str) -> ChatAnswer:
+def _answer(body: bytes, model: str) -> ParsedReply:
     value = _parsed(body)
     if value.get("error"):
         raise _Unreadable(messages.reply_is_error())
@@ -136,7 +136,7 @@ def _answer(body: bytes, model: str) -> ChatAnswer:
     )
     usage = value.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    return ChatAnswer(
+    return ParsedReply(
         text=refusal or content,
         label=next((label for holds, label in labels if holds), "ok"),
         reasoning=reasoning,

@@ -25,16 +25,16 @@ from typing import Any, Protocol
 from limbeck.data.dialogue import Dialogue
 from limbeck.data.prompt import Message, Prompt, Row
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.teachers import hosted, messages
 
 __all__ = [
     "AnswerGenerator",
-    "AnswerRequest",
-    "GeneratedAnswer",
-    "HostedAnswerGenerator",
-    "LocalAnswerGenerator",
+    "HostedGenerator",
+    "LocalGenerator",
+    "TeacherAnswer",
+    "TeacherRequest",
     "generate_answers",
     "rows_of",
     "with_examples",
@@ -49,7 +49,7 @@ _REFUSAL = re.compile(
 
 
 @dataclass(frozen=True)
-class AnswerRequest:
+class TeacherRequest:
     """One answer to generate. Requests with the same conversation differ in `key`, which seeds the sampling."""
 
     messages: tuple[Message, ...]
@@ -57,7 +57,7 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True)
-class GeneratedAnswer:
+class TeacherAnswer:
     """A generated answer, with a label and its reason if there is one; `ids` are the teacher's tokens if known."""
 
     text: str
@@ -70,11 +70,11 @@ class GeneratedAnswer:
 class AnswerGenerator(Protocol):
     """Generates one answer per request, in order."""
 
-    def generate(self, requests: Sequence[AnswerRequest]) -> list[GeneratedAnswer]: ...
+    def generate(self, requests: Sequence[TeacherRequest]) -> list[TeacherAnswer]: ...
 
 
 @dataclass(frozen=True)
-class LocalAnswerGenerator:
+class LocalGenerator:
     """A model in this process, prompted through its own dialogue (template, stop tokens)."""
 
     engine: Engine
@@ -82,20 +82,20 @@ class LocalAnswerGenerator:
     temperature: float
     max_tokens: int
 
-    def generate(self, requests: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
+    def generate(self, requests: Sequence[TeacherRequest]) -> list[TeacherAnswer]:
         rows = [Row(request.messages, None, f"request {place}") for place, request in enumerate(requests, start=1)]
         model = self.engine.model
         prompts = self.dialogue.render(rows, max_prompt_tokens=self.dialogue.num_positions - self.max_tokens).prompts
         pairs = zip(prompts, requests, strict=True)
-        token_requests = [Request(prompt.ids, request.key, self.max_tokens) for prompt, request in pairs]
+        token_requests = [GenerationRequest(prompt.ids, request.key, self.max_tokens) for prompt, request in pairs]
         return [
-            GeneratedAnswer(model.text(done.text_ids), done.cut_off, ids=done.ids)
+            TeacherAnswer(model.text(done.text_ids), done.cut_off, ids=done.ids)
             for done in self.engine.generate(token_requests, Sampling(self.temperature))
         ]
 
 
 @dataclass(frozen=True)
-class HostedAnswerGenerator:
+class HostedGenerator:
     """A hosted teacher that generates for a run and reports progress and cost to its log.
 
     A request is identified by its conversation, whatever the student; a repeated conversation is its next sample.
@@ -107,7 +107,7 @@ class HostedAnswerGenerator:
     seed: int
     log: Callable[..., None]
 
-    def generate(self, requests: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
+    def generate(self, requests: Sequence[TeacherRequest]) -> list[TeacherAnswer]:
         numbers: Counter[tuple[Message, ...]] = Counter()
         samples: list[tuple[hosted.Turns, int]] = []
         for request in requests:
@@ -129,12 +129,12 @@ class HostedAnswerGenerator:
         self.log("phase", phase=messages.generating(progress=text))
 
 
-def _written(found: hosted.ChatAnswer | hosted.ChatFailure) -> GeneratedAnswer:
+def _written(found: hosted.ParsedReply | hosted.ChatFailure) -> TeacherAnswer:
     if isinstance(found, hosted.ChatFailure):
         label = "rejected" if found.kind == "rejected" else "failed"
-        return GeneratedAnswer("", False, label, messages.attempt_failed(kind=found.kind, reply=found.text))
+        return TeacherAnswer("", False, label, messages.attempt_failed(kind=found.kind, reply=found.text))
     label = None if found.label == "ok" else found.label
-    return GeneratedAnswer(found.text, found.label == "cut-off", label)
+    return TeacherAnswer(found.text, found.label == "cut-off", label)
 
 
 def generate_answers(
@@ -147,7 +147,7 @@ def generate_answers(
     """
     samples = [(prompt, sample) for prompt in prompts for sample in range(num_answers)]
     requests = [
-        AnswerRequest(
+        TeacherRequest(
             with_examples(prompt.messages, examples),
             stream_key(seed, Purpose.TEACHER, 0, prompt.content_hash, prompt.occurrence, sample),
         )
@@ -180,7 +180,7 @@ def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tup
     return (*messages[:num_system], *(turn for turn in shown if turn.role != "system"), *messages[num_system:])
 
 
-def _label(answer: GeneratedAnswer, repeated: bool) -> str | None:
+def _label(answer: TeacherAnswer, repeated: bool) -> str | None:
     if _REFUSAL.match(answer.text.strip().replace("\u2019", "'")):
         return "refused"
     if not answer.text.strip():

@@ -28,9 +28,9 @@ __all__ = [
     "TARGETS",
     "TEACHER_ANSWERS",
     "generate_teacher_answers",
-    "generate_training_answers",
-    "in_student_tokens",
-    "targets_of_answers",
+    "in_student_template",
+    "store_teacher_answers",
+    "targets_from_answers",
 ]
 
 TEACHER_ANSWERS = "teacher"
@@ -40,7 +40,7 @@ NUM_SHOWN = 5
 WriteEvent = Callable[..., None]
 
 
-def generate_training_answers(run: Run, log: WriteEvent, recipe: Recipe, material: Material, models: Models) -> None:
+def store_teacher_answers(run: Run, log: WriteEvent, recipe: Recipe, material: Material, models: Models) -> None:
     """Generate the answers that the student is trained on; stores all of them, and the usable ones as targets."""
     if TARGETS in run.answer_sets():  # a resumed run trains on the same targets
         return
@@ -48,14 +48,14 @@ def generate_training_answers(run: Run, log: WriteEvent, recipe: Recipe, materia
     rows = generate_teacher_answers(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
     targets = _targets(rows, material, recipe)
     limit = num_positions(material.student_ref)
-    for row, prompt in zip(_unlabelled(rows), targets.prompts, strict=True):
+    for row, prompt in zip(_without_labels(rows), targets.prompts, strict=True):
         answer = targets.answer_to(prompt)
         if holds_stop(answer, material.dialogue.stop):
             row["label"] = "stop-inside"
         elif limit is not None and len(prompt.ids) + len(answer) > limit:
             row["label"] = "too-long"
     run.write_answers(TEACHER_ANSWERS, rows)
-    fit = _unlabelled(rows)
+    fit = _without_labels(rows)
     run.write_answers(TARGETS, [{"prompt": row["prompt"], "answer": row["answer"]} for row in fit])
     labels = Counter(row["label"] for row in rows if row["label"] is not None)
     log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
@@ -94,7 +94,7 @@ def generate_teacher_answers(
     return rows
 
 
-def in_student_tokens(
+def in_student_template(
     stored: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], material: Material
 ) -> tuple[Completion, ...]:
     """A teacher's answers, one per prompt, in the student's tokens; one that was cut off has no stop token."""
@@ -104,7 +104,7 @@ def in_student_tokens(
     return tuple(Completion(targets.answer_to(each), (), cut) for each, cut in zip(asked, cut_off, strict=True))
 
 
-def targets_of_answers(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
+def targets_from_answers(stored: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
     """A teacher's answers without a label, as targets.
 
     Raises:
@@ -116,14 +116,14 @@ def targets_of_answers(stored: Sequence[dict[str, Any]], material: Material, rec
     return targets
 
 
-def _unlabelled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["label"] is None]
 
 
 def _targets(rows: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> Targets:
     """Rows without a label in the student's tokens: the teacher's token ids if it scores, since both then share one
     vocabulary; otherwise its text, tokenised for the student."""
-    if not (fit := _unlabelled(rows)):
+    if not (fit := _without_labels(rows)):
         return Targets((), {})
     rendered = render_rows(rows_of(fit), material, recipe)
     if not recipe.scores:

@@ -30,7 +30,14 @@ from limbeck.models.save import unfinished
 from limbeck.training import messages
 from limbeck.training.state import TrainState
 
-__all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "damaged_checkpoints",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "load_weights",
+    "save_checkpoint",
+]
 
 MANIFEST = "MANIFEST.json"
 STUDENT = "student.safetensors"
@@ -98,7 +105,7 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def damages(folder: Path) -> list[str]:
+def damaged_checkpoints(folder: Path) -> list[str]:
     """The damage of each checkpoint that cannot be read, newest first."""
     found = [(path, _damage(path)) for path in _steps(folder)]
     return [messages.checkpoint_damage(name=path.name, damage=damage) for path, damage in found if damage is not None]

@@ -9,7 +9,7 @@ from limbeck.rollouts import probe
 from limbeck.rollouts.engine import MAX_READ_TOKENS, Engine
 from limbeck.rollouts.plain import TransformersGenerator
 from limbeck.rollouts.probe import GenerationMethod, MakeDecoder
-from limbeck.rollouts.request import DecoderName
+from limbeck.rollouts.request import DecoderKind
 from limbeck.rollouts.slots import SlotDecoder
 
 __all__ = ["choose_method", "engine_for"]
@@ -17,20 +17,20 @@ __all__ = ["choose_method", "engine_for"]
 
 def choose_method(model: LanguageModel, *, max_length: int, pad_id: int) -> GenerationMethod:
     """The fastest decoder that agrees with the model's own forward pass; see `rollouts.probe`."""
-    fast: dict[DecoderName, MakeDecoder] = {"lean": LeanDecoder} if is_lean(model) else {}
+    fast: dict[DecoderKind, MakeDecoder] = {"lean": LeanDecoder} if is_lean(model) else {}
     return probe.choose_method(model, max_length=max_length, pad_id=pad_id, fast=fast)
 
 
 def engine_for(
     model: LanguageModel,
     dialogue: Dialogue,
-    decoder: DecoderName,
+    decoder: DecoderKind,
     *,
     num_slots: int,
     max_read_tokens: int = MAX_READ_TOKENS,
 ) -> Engine:
     """An engine that generates with `model`, using the decoder that was chosen for it."""
-    makers: dict[DecoderName, MakeDecoder] = {
+    makers: dict[DecoderKind, MakeDecoder] = {
         "lean": LeanDecoder,
         "slots": SlotDecoder,
         "generate": TransformersGenerator,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.data.prompt import Prompt
-from limbeck.objectives.fused import TokenStats
+from limbeck.objectives.fused import TokenStatistics
 from limbeck.training import messages
 from limbeck.training.batches import MicroBatch
 from limbeck.training.state import TrainState
@@ -28,7 +28,7 @@ NUM_SHOWN = 8
 
 
 def refuse_non_finite_loss(
-    loss: Tensor, stats: TokenStats, batch: MicroBatch, prompts: Sequence[Prompt], state: TrainState
+    loss: Tensor, stats: TokenStatistics, batch: MicroBatch, prompts: Sequence[Prompt], state: TrainState
 ) -> None:
     """Raise Diverged before a loss that is not finite reaches the weights, with the rows that it comes from."""
     if not torch.isfinite(loss):

@@ -224,7 +224,7 @@ def _given(
     rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
     targets = given_answers(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
-    notes.append(messages.given_answers(num=len(targets.answers), num_tokens=num_tokens))
+    notes.append(messages.reference_answers(num=len(targets.answers), num_tokens=num_tokens))
     return rendered, targets
 
 

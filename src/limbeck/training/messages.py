@@ -24,9 +24,11 @@ def few_prompts_for_step(*, per_step: int, num: int) -> str:
     return "A step takes {per_step:prompt|prompts}, but there {num:is only #|are only #}: a step uses them repeatedly."
 
 
-@note("training.given-answers")
-def given_answers(*, num: int, num_tokens: int) -> str:
-    return "Training uses {num:given answer|given answers} with {num_tokens:token|tokens}, stop tokens included."
+@note("training.reference-answers")
+def reference_answers(*, num: int, num_tokens: int) -> str:
+    return (
+        "Training uses {num:reference answer|reference answers} with {num_tokens:token|tokens}, stop tokens included."
+    )
 
 
 @error(DataError, "data.nothing-left")
@@ -161,8 +163,8 @@ def answer_missing(*, source: str, why: str) -> str:
 def no_usable_answer(*, num: int) -> Text:
     return Text(
         given="None of the teacher's {num:answer|answers} is usable for training.",
-        needed="Answers that are cut off, empty, refused or duplicates are not trained on.",
-        fix="Check their labels in answers/teacher.jsonl; raise max_teacher_tokens if they are cut off.",
+        needed="Answers that are truncated, empty, refused or duplicates are not trained on.",
+        fix="Check their labels in answers/teacher.jsonl; raise max_teacher_tokens if they are truncated.",
     )
 
 

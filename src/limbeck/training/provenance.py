@@ -22,7 +22,14 @@ from limbeck.training import messages
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = ["changed_settings", "first_start", "provenance_of", "refuse_changed", "run_notes", "store_prompts"]
+__all__ = [
+    "changed_settings",
+    "first_start",
+    "provenance_of",
+    "refuse_changed_inputs",
+    "startup_notes",
+    "store_prompts",
+]
 
 # Settings that a resumed run may change: they affect how long, how fast and on what hardware it runs. Files are
 # compared by content.
@@ -87,7 +94,7 @@ def _ids_hash(material: Material) -> str:
     return sha256("\n".join(prompt.content_hash for prompt in prompts).encode("ascii")).hexdigest()
 
 
-def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
+def startup_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
     """Notes on adapters, dropout, slow generation and the baseline check."""
     if (facts := adapter_facts(models.student)) is not None:
         yield facts.describe()
@@ -151,7 +158,7 @@ def first_start(run: Run) -> Mapping[str, Any]:
     return next(event for event in run.read_events() if event["kind"] == "start")
 
 
-def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
+def refuse_changed_inputs(run: Run, provenance: Mapping[str, object]) -> None:
     """Raise Refusal if prompts, template, vocabulary, stop tokens or models have changed since the run began."""
     first = first_start(run)
     now = json.loads(json.dumps({name: provenance[name] for name in IDENTITY}))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from limbeck.data.prompt import Prompt
 from limbeck.models.language_model import LanguageModel
-from limbeck.objectives.fused import TokenStats
+from limbeck.objectives.fused import TokenStatistics
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import AnswerSet, MicroBatch
@@ -40,11 +40,11 @@ def make_record(
     recipe: Recipe,
     clock: PhaseClock,
     answers: AnswerSet,
-    stats: Sequence[tuple[MicroBatch, TokenStats]],
+    stats: Sequence[tuple[MicroBatch, TokenStatistics]],
     grad_norm: float,
     *,
     practice_limit: int | None = None,
-    own_stats: Sequence[tuple[MicroBatch, TokenStats]] = (),
+    own_stats: Sequence[tuple[MicroBatch, TokenStatistics]] = (),
 ) -> StepRecord:
     """The record of a step: means over its completion tokens, shares of its answers, time and memory by phase.
 
@@ -119,13 +119,13 @@ def step_fields(record: StepRecord) -> dict[str, object]:
     }
 
 
-def _mean(name: str, stats: Sequence[tuple[MicroBatch, TokenStats]]) -> float:
+def _mean(name: str, stats: Sequence[tuple[MicroBatch, TokenStatistics]]) -> float:
     """The mean of one statistic over all tokens."""
     num_tokens = sum(batch.tokens.num_tokens for batch, _ in stats)
     return sum(getattr(batch_stats, name).double().sum().item() for _, batch_stats in stats) / num_tokens
 
 
-def _engine_gap(completions: Sequence[Completion], stats: Sequence[tuple[MicroBatch, TokenStats]]) -> float:
+def _engine_gap(completions: Sequence[Completion], stats: Sequence[tuple[MicroBatch, TokenStatistics]]) -> float:
     """The largest difference, in nats, between a token's log-probabilities in generation and in training."""
     largest = 0.0
     for batch, batch_stats in stats:
@@ -139,7 +139,7 @@ def _engine_gap(completions: Sequence[Completion], stats: Sequence[tuple[MicroBa
 
 
 def _worst_tokens(
-    student: LanguageModel, prompts: Sequence[Prompt], stats: Sequence[tuple[MicroBatch, TokenStats]], scored: bool
+    student: LanguageModel, prompts: Sequence[Prompt], stats: Sequence[tuple[MicroBatch, TokenStatistics]], scored: bool
 ) -> tuple[WorstToken, ...]:
     found: list[WorstToken] = []
     for batch, batch_stats in stats:

@@ -19,9 +19,9 @@ from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 from limbeck.training import messages
 
-__all__ = ["EventLog", "Listener", "ending", "stop_signals", "stopped"]
+__all__ = ["EventListener", "EventLog", "log_ending", "stop_signals", "stopped_error"]
 
-Listener = Callable[[Mapping[str, object]], None]
+EventListener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class EventLog:
     """Appends events to the log of a run and passes them on to a listener."""
 
     run: Run
-    listen: Listener
+    listen: EventListener
 
     def write(self, kind: str, **fields: object) -> None:
         event = {"kind": kind, **fields}
@@ -38,7 +38,7 @@ class EventLog:
 
 
 @contextmanager
-def ending(log: EventLog) -> Generator[EventLog]:
+def log_ending(log: EventLog) -> Generator[EventLog]:
     """Log an error or interrupt that ends the run before its last step as the last event, and raise it again."""
     try:
         yield log
@@ -61,7 +61,7 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
     return messages.out_of_memory(why=str(error).splitlines()[0])
 
 
-def stopped(run: Run, step: int, steps: int) -> Stopped:
+def stopped_error(run: Run, step: int, steps: int) -> Stopped:
     """The error of a run that was stopped on request after a step."""
     return messages.run_stopped(step=step, steps=steps, run=run.path)
 

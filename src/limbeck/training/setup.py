@@ -27,7 +27,7 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.probe import GenerationMethod
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 from limbeck.teachers.local import load_teacher_bf16_if_close
-from limbeck.teachers.writer import AnswerGenerator, HostedAnswerGenerator, LocalAnswerGenerator
+from limbeck.teachers.writer import AnswerGenerator, HostedGenerator, LocalGenerator
 from limbeck.training import messages
 from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material
@@ -175,11 +175,11 @@ def make_answer_generator(
     if ref is not None and ref.kind == "hosted":
         settings = HostedSettings(**dict(recipe.hosted), parameters=recipe.teacher_options)
         hosted = HostedTeacher(ref, settings, workspace=Path(recipe.workspace), account=account)
-        return HostedAnswerGenerator(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
+        return HostedGenerator(hosted, recipe.max_teacher_tokens, recipe.teacher_temperature, recipe.seed, log)
     assert dialogue is not None, "only for recipes with a teacher"
     assert models.teacher is not None
     assert models.teacher_generation is not None
-    return LocalAnswerGenerator(
+    return LocalGenerator(
         engine=make_engine(models.teacher, models.teacher_generation, dialogue, recipe),
         dialogue=dialogue,
         temperature=recipe.teacher_temperature,

@@ -20,7 +20,7 @@ from limbeck.training.weights import TrainedWeights
 __all__ = ["MemoryMeter", "PhaseClock", "StepRecord", "TrainState", "WorstToken"]
 
 
-def _ignore(phase: str) -> None:
+def _ignore_phase(phase: str) -> None:
     pass
 
 
@@ -53,7 +53,7 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     step: int = 0
     share: bool = False
-    watch: Callable[[str], None] = _ignore
+    watch: Callable[[str], None] = _ignore_phase
     memory: MemoryMeter = field(default_factory=MemoryMeter)
     rollouts: AnswerSet = field(default_factory=partial(AnswerSet, (), ()))
 
@@ -128,7 +128,7 @@ class PhaseClock:
     """Seconds in each phase of a step, on a monotonic clock, and its peak memory in bytes."""
 
     device: torch.device
-    watch: Callable[[str], None] = _ignore
+    watch: Callable[[str], None] = _ignore_phase
     memory: MemoryMeter = field(default_factory=MemoryMeter)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)

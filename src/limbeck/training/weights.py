@@ -34,7 +34,7 @@ class TrainedWeights:
             parameter.data = parameter.data.bfloat16()
         move_together(module)
         for name, parameter in trainable.items():
-            parameter.register_post_accumulate_grad_hook(partial(_add_to_master_gradient, self.named[name]))
+            parameter.register_post_accumulate_grad_hook(partial(_copy_gradient, self.named[name]))
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -48,7 +48,7 @@ class TrainedWeights:
             parameter.data = self.named[name].data
 
 
-def _add_to_master_gradient(master: nn.Parameter, parameter: torch.Tensor) -> None:
+def _copy_gradient(master: nn.Parameter, parameter: torch.Tensor) -> None:
     """Add the gradient of a micro-batch to that of the master weight, and delete it."""
     assert parameter.grad is not None
     if master.grad is None:

@@ -29,7 +29,7 @@ from limbeck.evaluation.grading.judge import (
     read_verdict,
 )
 from limbeck.rollouts.engine import Engine
-from limbeck.teachers.writer import AnswerRequest, GeneratedAnswer, LocalAnswerGenerator
+from limbeck.teachers.writer import LocalGenerator, TeacherAnswer, TeacherRequest
 from pairs import language_model
 
 SHORT = Rubric("short", "{{ prompt }}|{{ answer_a }}|{{ answer_b }}")
@@ -43,10 +43,10 @@ class Scripted:
         self.reply = reply
         self.read: list[str] = []
 
-    def generate(self, questions: Sequence[AnswerRequest]) -> list[GeneratedAnswer]:
+    def generate(self, questions: Sequence[TeacherRequest]) -> list[TeacherAnswer]:
         texts = [question.messages[-1].content for question in questions]
         self.read += texts
-        return [GeneratedAnswer(self.reply(text), cut_off=False) for text in texts]
+        return [TeacherAnswer(self.reply(text), cut_off=False) for text in texts]
 
 
 def true_preference(question: str) -> str:
@@ -339,7 +339,7 @@ def test_a_model_in_this_process_judges_end_to_end(tmp_path):
 
     def judge(name: str) -> Judged:
         engine = Engine(language_model(module, tokenizer), stop_ids=[tokenizer.eos_token_id], pad_id=0, num_slots=4)
-        writer = LocalAnswerGenerator(engine, Template(CHATML, "student", ""), {}, 0.0, 8, 400)
+        writer = LocalGenerator(engine, Template(CHATML, "student", ""), {}, 0.0, 8, 400)
         return ask_judge(writer, pairs, SHORT, tmp_path / "judgements.jsonl", judge=name, models=NAMES)
 
     assert judge("untrained").num_unreadable == 6

@@ -13,7 +13,7 @@ from limbeck.fast.gated import FAMILIES
 from limbeck.fast.lean import LeanDecoder, is_lean
 from limbeck.models.arena import move_together
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY, Sampling
 from limbeck.training.generation import choose_method
 from pairs import decoder_of, language_model, random_prompts
@@ -65,7 +65,7 @@ def model_of(name, *, together=True):
 
 
 def requests_of(prompts, longest=16):
-    return [Request(prompt.ids, 7919 * row + 5, longest) for row, prompt in enumerate(prompts)]
+    return [GenerationRequest(prompt.ids, 7919 * row + 5, longest) for row, prompt in enumerate(prompts)]
 
 
 @torch.no_grad()
@@ -143,7 +143,9 @@ def test_prompts_that_begin_alike_or_repeat_change_nothing():
     model = model_of("qwen2")
     start = tuple(range(5, 45))
     prompts = [start + prompt.ids for prompt in random_prompts(6)]
-    keyed = [Request(prompt, 31 * row, 10) for row, prompt in enumerate([*prompts, *prompts[:3], *prompts[:2]])]
+    keyed = [
+        GenerationRequest(prompt, 31 * row, 10) for row, prompt in enumerate([*prompts, *prompts[:3], *prompts[:2]])
+    ]
     for way in ("lean", "slots"):
         together = Engine(model, stop_ids=(), pad_id=0, num_slots=8, decoder=decoder_of(model, way)).generate(
             keyed, Sampling()

@@ -15,12 +15,12 @@ from naive_divergence import EVERY_OBJECTIVE, name_of
 from torch import Tensor, nn
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives.divergence import token_divergence
+from limbeck.objectives.divergence import objective_per_token
 from limbeck.objectives.fused import (
     CHUNK_BUFFER_BYTES,
     default_chunk_tokens,
     fused_divergence,
-    fused_divergence_with_stats,
+    fused_with_statistics,
 )
 from limbeck.objectives.head import Head
 from limbeck.objectives.objective import Objective
@@ -35,7 +35,7 @@ def dense(pair: Pair, objective: Objective) -> tuple[Tensor, Tensor]:
         result = result if head.softcap is None else head.softcap * torch.tanh(result / head.softcap)
         return result[:, :NUM_REAL]
 
-    values_N = token_divergence(
+    values_N = objective_per_token(
         objective, logits(pair.student_NH, pair.head()), logits(pair.teacher_NH, pair.teacher_head)
     )
     return (pair.weights_N.to(values_N.dtype) * values_N).sum(), values_N.detach()
@@ -193,7 +193,7 @@ def test_a_student_against_itself_is_exactly_nothing(dtype: torch.dtype) -> None
 def test_no_tokens_give_zero_with_zero_gradients() -> None:
     pair = make_pair(dtype=torch.float32)
     hidden = torch.zeros(0, 6, requires_grad=True)
-    total, readings = fused_divergence_with_stats(
+    total, readings = fused_with_statistics(
         hidden,
         pair.head(),
         pair.teacher_NH[:0],
@@ -284,7 +284,7 @@ def test_what_does_not_fit_is_refused() -> None:
     sides = (pair.student_NH, pair.head(), pair.teacher_NH, pair.teacher_head, pair.weights_N, Objective())
     for ids in (torch.full((NUM_TOKENS,), NUM_REAL), torch.full((NUM_TOKENS,), -1), torch.zeros(3, dtype=torch.long)):
         with pytest.raises(UsageError, match="Token ids"):
-            fused_divergence_with_stats(*sides, ids)
+            fused_with_statistics(*sides, ids)
 
 
 def test_chunks_keep_a_buffer_within_its_bound() -> None:

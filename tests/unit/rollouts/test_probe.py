@@ -15,7 +15,7 @@ from limbeck.models.attention import LayerKinds, kinds_of
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.training.generation import choose_method
 from pairs import language_model, random_prompts, tiny_model
@@ -97,7 +97,7 @@ def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.decoder == "generate"
     assert "slots: it counts positions itself" in method.fallback
-    requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
+    requests = [GenerationRequest(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
     batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder=TransformersGenerator(model)).generate(
         requests, GREEDY
     )

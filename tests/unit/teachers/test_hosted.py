@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from limbeck.errors import LimbeckError, Refusal, Stopped, UsageError
 from limbeck.models.resolve import parse_ref
 from limbeck.teachers import calls
-from limbeck.teachers.hosted import ChatAnswer, ChatFailure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 from limbeck.teachers.ledger import Cost
 from misbehaving_server import FORMS, MisbehavingServer, completion, error, http, in_seconds
 
@@ -42,7 +42,7 @@ def teacher(workspace: Path, url: str, *, account: str = "run", environ=None, **
     )
 
 
-def write(workspace: Path, url: str, asked=None, *, write=None, **fields) -> list[ChatAnswer | ChatFailure]:
+def write(workspace: Path, url: str, asked=None, *, write=None, **fields) -> list[ParsedReply | ChatFailure]:
     one = teacher(workspace, url, **fields)
     write = {"samples": 1, **(write or {})}
     pairs = [(row, sample) for row in (prompts(1) if asked is None else asked) for sample in range(write["samples"])]
@@ -51,7 +51,7 @@ def write(workspace: Path, url: str, asked=None, *, write=None, **fields) -> lis
 
 
 def labels(answers) -> list[str]:
-    return [one.label if isinstance(one, ChatAnswer) else one.kind for one in answers]
+    return [one.label if isinstance(one, ParsedReply) else one.kind for one in answers]
 
 
 def stored(workspace: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, GeneratedToken, Request, prompt_requests
+from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from limbeck.training.generation import choose_method, engine_for
@@ -127,7 +127,7 @@ def _answer_chunk(
 ) -> Iterator[dict[str, object]]:
     """The answers as rows, with how long each took from its turn to its end and its share of the chunk's time."""
     requests = [
-        Request(
+        GenerationRequest(
             prompt.ids,
             stream_key(answering.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
             answering.max_tokens,

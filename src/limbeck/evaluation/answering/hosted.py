@@ -21,7 +21,7 @@ from limbeck.models.refs import ModelRef
 from limbeck.recipe.evaluating import Evaluating, option_refused
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import Evaluation
-from limbeck.teachers.hosted import ChatAnswer, ChatFailure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 
 __all__ = ["answer_hosted", "hosted_settings", "hosted_teacher", "settings_of_recipe"]
 
@@ -90,7 +90,7 @@ def answer_hosted(evaluation: Evaluation, side: Side, answering: Answering, log:
     evaluation.write_answers(side.alias, rows)
 
 
-def _row(prompt: Prompt, sample: int, found: ChatAnswer | ChatFailure) -> dict[str, object]:
+def _row(prompt: Prompt, sample: int, found: ParsedReply | ChatFailure) -> dict[str, object]:
     if isinstance(found, ChatFailure):
         return answer_row(prompt, sample, failure=f"{found.kind}: {found.text}")
     if found.label not in ANSWERED:

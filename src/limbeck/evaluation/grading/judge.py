@@ -37,7 +37,7 @@ from limbeck.evaluation.deciding.statistics import Interval, kappa, mean_score
 from limbeck.evaluation.grading.graders import Grade
 from limbeck.rollouts.sampling import Purpose, stream_key
 from limbeck.runs.lines import append_line, event_line, iterate_lines
-from limbeck.teachers.writer import AnswerGenerator, AnswerRequest
+from limbeck.teachers.writer import AnswerGenerator, TeacherRequest
 
 __all__ = ["Judged", "Pair", "Rubric", "Verdict", "agreement", "ask_judge", "pairs_of", "read_rubric", "read_verdict"]
 
@@ -204,7 +204,7 @@ def ask_judge(
         comparison = compare(*judged.models(teacher, student))
 
     Args:
-        writer: a `LocalAnswerGenerator` at temperature 0 with 16 tokens or more for its reply (a rubric that asks for
+        writer: a `LocalGenerator` at temperature 0 with 16 tokens or more for its reply (a rubric that asks for
             reasons needs more), or a hosted one. An empty reply is not stored, so its question is asked again.
         judge: the judge's name; one question, asked of two judges, is two questions.
         models: what the two are called in the file, for people.
@@ -224,7 +224,7 @@ def ask_judge(
         names = missing[start : start + num_at_once]
         keys = [stream_key(seed, Purpose.EVALUATION, 0, name, 0, 0) for name in names]
         questions = [
-            AnswerRequest((Message("user", asked[name][2]),), key) for name, key in zip(names, keys, strict=True)
+            TeacherRequest((Message("user", asked[name][2]),), key) for name, key in zip(names, keys, strict=True)
         ]
         for name, answer in zip(names, writer.generate(questions), strict=True):
             pair, swapped, _ = asked[name]

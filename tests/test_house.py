@@ -36,7 +36,6 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 # errors is read by all, and the printer is made of the names that it prints
 WITHIN_GROUND_FLOOR = {
     ("messages", "errors"),
-    ("names", "messages"),
     ("names", "errors"),
     ("console", "errors"),
     ("progress", "console"),
@@ -53,7 +52,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 2_600  # 4,000 is what the house allows
+MAX_STEP_LINES = 2_941  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
     "api": 152,
@@ -62,25 +61,26 @@ ROOM_BUDGETS = {
     "console": 139,
     "conversation": 74,
     "data": 1074,
-    "driver": 258,
+    "driver": 238,
     "embedded": 244,
     "errors": 110,
-    "evaluation": 2436,
+    "evaluation": 2438,
     "fast": 290,
-    "http": 150,
-    "machine": 145,
-    "models": 810,
-    "names": 54,
-    "objectives": 797,
+    "http": 130,
+    "machine": 140,
+    "messages": 89,
+    "models": 812,
+    "names": 58,
+    "objectives": 909,
     "planning": 414,
     "progress": 115,
     "recipe": 838,
     "reporting": 1041,
-    "rollouts": 559,
-    "routes": 228,
-    "runs": 833,
-    "teachers": 822,
-    "training": 1230,
+    "rollouts": 609,
+    "routes": 225,
+    "runs": 989,
+    "teachers": 965,
+    "training": 1488,
 }
 MAX_UNTYPED = 221
 WITHOUT_CODE = (

@@ -1,32 +1,10 @@
-"""Messages of the modules that have no folder: names, machine, http and the driver."""
+"""Messages of the modules that have no folder: machine, http and the driver."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from limbeck.errors import Refusal, Text, UsageError, error, note
-
-# ---------------------------------------------------------------------------------------- names
-
-
-@error(UsageError, "names.not-allowed")
-def name_not_allowed(*, name: str, what: str) -> Text:
-    return Text(
-        given="The {what} name {name} is not valid.",
-        needed="A name becomes a file name on every system: 1 to 100 of the characters A-Z a-z 0-9 . _ - without a dot "
-        "or hyphen at the start, a dot at the end, or the name of a Windows device (con, nul, com1).",
-        fix="Choose another name, for example support-2.",
-    )
-
-
-@error(UsageError, "names.outside")
-def path_outside(*, path: str, workspace: str) -> Text:
-    return Text(
-        given="The path {path} is outside the workspace {workspace}.",
-        needed="Runs and their files must be inside the workspace, so that no recipe can open other files.",
-        fix="Use a path inside the workspace, or set the workspace to the folder that contains the file.",
-    )
-
 
 # ---------------------------------------------------------------------------------------- machine
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from limbeck import messages
+from limbeck.errors import Text, UsageError, error
 
 __all__ = ["check_name", "inside", "is_name", "new_run_name"]
 
@@ -28,6 +28,28 @@ _ANIMALS = """
 """.split()
 
 
+# Messages are here and not in `messages`, because every module with a name to check imports this one.
+
+
+@error(UsageError, "names.not-allowed")
+def _not_allowed(*, name: str, what: str) -> Text:
+    return Text(
+        given="The {what} name {name} is not valid.",
+        needed="A name becomes a file name on every system: 1 to 100 of the characters A-Z a-z 0-9 . _ - without a dot "
+        "or hyphen at the start, a dot at the end, or the name of a Windows device (con, nul, com1).",
+        fix="Choose another name, for example support-2.",
+    )
+
+
+@error(UsageError, "names.outside")
+def _outside(*, path: str, workspace: str) -> Text:
+    return Text(
+        given="The path {path} is outside the workspace {workspace}.",
+        needed="Runs and their files must be inside the workspace, so that no recipe can open other files.",
+        fix="Use a path inside the workspace, or set the workspace to the folder that contains the file.",
+    )
+
+
 def is_name(text: str) -> bool:
     """Whether `text` can be the name of a run, a data set or a file."""
     return _NAME.fullmatch(text) is not None
@@ -37,7 +59,7 @@ def check_name(text: str, *, what: str = "run") -> str:
     """Return `text` if it can be the name of a `what`; otherwise raise UsageError `names.not-allowed`."""
     if is_name(text):
         return text
-    raise messages.name_not_allowed(name=ascii(text[:120]), what=what)
+    raise _not_allowed(name=ascii(text[:120]), what=what)
 
 
 def inside(workspace: Path, path: Path | str) -> Path:
@@ -54,7 +76,7 @@ def inside(workspace: Path, path: Path | str) -> Path:
         real = os.path.realpath(os.path.join(root, text))  # noqa: PTH118 (an absolute path must replace the root)
         if os.path.commonpath([root, real]) == root:
             return Path(real)
-    raise messages.path_outside(path=ascii(text[:200]), workspace=root)
+    raise _outside(path=ascii(text[:200]), workspace=root)
 
 
 def new_run_name(existing: Collection[str]) -> str:

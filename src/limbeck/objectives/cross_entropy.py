@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import attach_gradient, compute_dtype
 from limbeck.objectives.fused import Head, TokenStatistics, default_chunk_tokens
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 from limbeck.objectives.forms import FLOOR_NATS, direct_value_and_gradient, precise_value_and_gradient
 from limbeck.objectives.objective import Objective, Scale
 

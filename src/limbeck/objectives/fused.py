@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import Objective, attach_gradient, compute_dtype, value_and_gradient
 from limbeck.objectives.head import Head, head_of, products
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import compute_dtype
 
 __all__ = ["Head", "head_of", "products", "rounded_products"]

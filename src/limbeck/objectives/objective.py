@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 
 __all__ = ["Objective", "ObjectiveKind", "Scale"]
 

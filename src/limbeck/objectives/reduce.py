@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 
 __all__ = ["token_weights"]
 

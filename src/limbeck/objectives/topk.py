@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.objectives import messages
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import Objective, Scale, as_function_of, compute_dtype, value_and_gradient
 
 __all__ = ["topk_divergence"]

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
+import limbeck.rollouts.messages as messages
 from limbeck.compat import Renamed
 from limbeck.data.batch import collate
 from limbeck.models.attention import Unsuitable, kinds_of
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts import messages
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
 from limbeck.rollouts.request import Completion, DecoderKind, GenerationRequest
@@ -65,9 +65,9 @@ class GenerationMethod:
         return {"way": fields.pop("decoder"), **fields}
 
     @classmethod
-    def recorded(cls, fields: Mapping[str, Any]) -> Self:
-        """The method that `record` stored."""
-        return cls(**{"decoder" if name == "way" else name: value for name, value in fields.items()})
+    def recorded(cls, way: DecoderKind, share: bool, gap_nats: float, reason: str, fallback: str = "") -> Self:
+        """The method that `record` stored, from its fields."""
+        return cls(way, share, gap_nats, reason, fallback)
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import limbeck.rollouts.messages as messages
 from limbeck.data.prompt import Prompt
-from limbeck.rollouts import messages
 from limbeck.rollouts.sampling import Purpose, stream_key
 
 __all__ = [

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limbeck.rollouts import messages
+import limbeck.rollouts.messages as messages
 
 __all__ = ["Purpose", "Sampling", "draw_tokens", "sample_tokens", "stream_key", "uniform"]
 

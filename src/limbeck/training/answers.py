@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import limbeck.training.messages as messages
 from limbeck.data.prompt import Prompt, Targets
 from limbeck.data.targets import holds_stop, make_targets
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.runs.store import Run
 from limbeck.teachers.writer import generate_answers, rows_of
-from limbeck.training import messages
 from limbeck.training.material import Material, num_positions, render_rows
 from limbeck.training.setup import Models, make_answer_generator
 

@@ -25,9 +25,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch import Tensor
 
+import limbeck.training.messages as messages
 from limbeck.models.load import put_weights
 from limbeck.models.save import unfinished
-from limbeck.training import messages
 from limbeck.training.state import TrainState
 
 __all__ = [

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+import limbeck.training.messages as messages
 from limbeck.data.prompt import Prompt
 from limbeck.objectives.fused import TokenStatistics
-from limbeck.training import messages
 from limbeck.training.batches import MicroBatch
 from limbeck.training.state import TrainState
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+import limbeck.training.messages as messages
 from limbeck.data.chat import RenderedPrompts
 from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
 from limbeck.data.faults import Faults, shown
@@ -32,7 +33,6 @@ from limbeck.models.resolve import parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
 from limbeck.recipe.recipe import Recipe
 from limbeck.teachers.writer import with_examples
-from limbeck.training import messages
 
 __all__ = ["Material", "compare_pair", "num_positions", "prepare_material", "refuse_unshared", "render_rows"]
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import limbeck.training.messages as messages
 from limbeck.data.chat import prompts_hash
 from limbeck.data.prompt import Message, content_hash
 from limbeck.machine import Machine
@@ -18,7 +19,6 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
 from limbeck.runs.store import Run
-from limbeck.training import messages
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 

@@ -48,16 +48,9 @@ def make_record(
 ) -> StepRecord:
     """The record of a step: means over its completion tokens, shares of its answers, time and memory by phase.
 
-    Args:
-        state: after the update; its counter is still that of the step before.
-        recipe: for the learning rate.
-        clock: of this step.
-        answers: all answers but `own_answers`. If the student generated some of them, lengths and shares are over
-            those alone.
-        stats: the statistics of the answers' tokens, by micro-batch.
-        grad_norm: before clipping.
-        practice_limit: the token limit of practice answers, where there were any.
-        own_stats: the statistics of human-written answers.
+    `state` is that after the update, with the step counter of before. `answers` are all but `own_answers`; if the
+    student generated some of them, lengths and shares are over those alone. `stats` and `own_stats` are the statistics
+    of their tokens, by micro-batch; `grad_norm` is before clipping.
     """
     completions, num_tokens = answers.completions, answers.num_tokens
     generated = [answer for answer in completions if answer.logprobs]

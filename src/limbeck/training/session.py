@@ -14,10 +14,10 @@ from types import FrameType
 
 import torch
 
+import limbeck.training.messages as messages
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
-from limbeck.training import messages
 
 __all__ = ["EventListener", "EventLog", "log_ending", "stop_signals", "stopped_error"]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+import limbeck.training.messages as messages
 from limbeck.compat import Renamed
 from limbeck.data.dialogue import Dialogue
 from limbeck.fast.gated import patch_gated_mlp
@@ -28,7 +29,6 @@ from limbeck.rollouts.probe import GenerationMethod
 from limbeck.teachers.hosted import HostedSettings, HostedTeacher
 from limbeck.teachers.local import load_teacher_bf16_if_close
 from limbeck.teachers.writer import AnswerGenerator, HostedGenerator, LocalGenerator
-from limbeck.training import messages
 from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material
 from limbeck.training.optim import make_optimizer
@@ -73,7 +73,7 @@ def load_models(
 
     def method_of(model: LanguageModel, role: str, pad_id: int) -> GenerationMethod:
         if recorded is not None:
-            return GenerationMethod.recorded(recorded["writing"][role])
+            return GenerationMethod.recorded(**recorded["writing"][role])
         return choose_method(model, max_length=max_length, pad_id=pad_id)
 
     student = load_model(material.student_ref, trainable=True, dtype=torch.float32, device=device)

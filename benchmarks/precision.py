@@ -74,8 +74,8 @@ def train_and_measure(recipe: Recipe) -> tuple[list[float], float]:
 def _measure(student: LanguageModel, teacher: LanguageModel, material, models, recipe: Recipe) -> list[float]:
     prompts = sorted(material.held_out.prompts, key=lambda prompt: prompt.content_hash)[:32]
     settings = {"max_new_tokens": recipe.max_practice_tokens, "sampling": Sampling(), "seed": 0}
-    by_teacher = make_engine(teacher, models.teacher_writing, material, recipe)
-    by_student = make_engine(student, models.student_writing, material, recipe)
+    by_teacher = make_engine(teacher, models.teacher_generation, material, recipe)
+    by_student = make_engine(student, models.student_generation, material, recipe)
     texts = (
         answer_prompts(by_teacher, prompts, purpose=Purpose.TEACHER, **settings),
         answer_prompts(by_student, prompts, **settings),

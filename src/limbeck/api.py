@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limbeck.checked import Check, Demo, as_check, as_demo
-from limbeck.driver import answer_run, plan_stages, resume_run, train_stages
+from limbeck.driver import generate_answers_run, plan_stages, resume_run, train_stages
 from limbeck.embedded.story import run_demo
 from limbeck.given import NO_ENVIRONMENT, AnyRecipe, Grader, given_for_run, given_recipe, given_settings
 from limbeck.looking import export, find_run, lineage, list_runs, report, show
@@ -180,7 +180,7 @@ def answers(
 ) -> Run:
     """Let the recipe's teacher write its answers into a run folder, and train nothing."""
     with given_recipe(recipe, "limbeck.answers", overrides, environment, tokenizer=tokenizer) as loaded:
-        return Run(answer_run(loaded, progress(listen, None)[0]).path)
+        return Run(generate_answers_run(loaded, progress(listen, None)[0]).path)
 
 
 def resume(

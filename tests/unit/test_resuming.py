@@ -219,7 +219,7 @@ def test_adapters_are_after_resuming_what_was_saved_and_there_is_one_set_of_them
     halted = stopped(tmp_path / "run", 10, **settings)
     saved = load_file(latest_checkpoint(halted.checkpoints_path).path / "student.safetensors")
     seen = []
-    own_train = driver.train
+    own_train = driver.training_steps
 
     def watched(state, *rest):
         seen.append({name: parameter.detach().clone() for name, parameter in state.weights.named.items()})
@@ -227,7 +227,7 @@ def test_adapters_are_after_resuming_what_was_saved_and_there_is_one_set_of_them
         assert {tuple(layer.lora_A) for layer in layers} == {(ADAPTER,)}
         yield from own_train(state, *rest)
 
-    monkeypatch.setattr(driver, "train", watched)
+    monkeypatch.setattr(driver, "training_steps", watched)
     done = resume_run(halted)
     assert seen[0].keys() == saved.keys()
     assert all(torch.equal(seen[0][name], tensor) for name, tensor in saved.items())

@@ -24,7 +24,7 @@ NUM_HELD_OUT = 300
 NUM_SHOWN = 3
 NUM_SLOTS = 150
 
-Listener = Callable[[Mapping[str, object]], None]
+EventListener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def run_demo(
     workspace: Path,
     *,
     seed: int = 0,
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> DemoResult:

@@ -24,7 +24,7 @@ from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.runs.store import Run
 from limbeck.teachers.signal import Teacher
-from limbeck.training.answers import as_student_reads, ask_teacher
+from limbeck.training.answers import generate_teacher_answers, in_student_template
 from limbeck.training.material import Material
 from limbeck.training.setup import Models, make_engine
 from limbeck.training.state import TrainState
@@ -133,9 +133,9 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
         stored = [rows[prompt.content_hash] for prompt in prompts]
         return HeldOut(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
     log("phase", phase="teacher answers held-out prompts")
-    if recipe.scores and models.teacher is not None and models.teacher_writing is not None:
+    if recipe.scores and models.teacher is not None and models.teacher_generation is not None:
         texts = answer_prompts(
-            make_engine(models.teacher, models.teacher_writing, material.dialogue, recipe),
+            make_engine(models.teacher, models.teacher_generation, material.dialogue, recipe),
             prompts,
             max_new_tokens=material.answer_limit,
             sampling=Sampling(),
@@ -143,10 +143,10 @@ def held_out_texts(run: Run, log: Log, recipe: Recipe, material: Material, model
             seed=recipe.seed,
         )
     else:
-        asked = ask_teacher(run, log, recipe, material, models, prompts, 1)
+        asked = generate_teacher_answers(run, log, recipe, material, models, prompts, 1)
         prompts, asked = _with_text(prompts, asked, log)
-        texts = as_student_reads(asked, prompts, material)
-    student = make_engine(models.student, models.student_writing, material.dialogue, recipe)
+        texts = in_student_template(asked, prompts, material)
+    student = make_engine(models.student, models.student_generation, material.dialogue, recipe)
     run.write_answers(HELD_OUT_TEACHER, answer_rows(student, prompts, texts))
     return HeldOut(prompts, tuple(texts))
 

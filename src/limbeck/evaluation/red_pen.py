@@ -23,13 +23,13 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.divergence import Objective
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.request import Completion, GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.runs.marks import Continued, MarkSheet
+from limbeck.runs.marks import Continuation, MarkSheet
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.generation import choose_method, engine_for
-from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
+from limbeck.training.material import ModelPair, compare_pair, num_positions, refuse_unshared, render_rows
 
 __all__ = ["mark_prompt", "recipe_of_pair"]
 
@@ -132,17 +132,17 @@ def mark_prompt(
             fix="Take the position of a mark.",
         )
     rest = _write(teacher, pair, (*asked.ids, *written.ids[:continue_from]), max_tokens)
-    return replace(sheet, continued=Continued(continue_from, teacher.text(rest.text_ids), rest.cut_off))
+    return replace(sheet, continued=Continuation(continue_from, teacher.text(rest.text_ids), rest.cut_off))
 
 
-def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageModel:
+def _load(ref: ModelRef | None, pair: ModelPair, device: torch.device) -> LanguageModel:
     assert ref is not None
     model = load_model(ref, trainable=False, dtype=torch.float32, device=device)
     return model.with_vocabulary(pair.vocabulary.num_shared)
 
 
-def _write(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
+def _write(model: LanguageModel, pair: ModelPair, ids: tuple[int, ...], max_tokens: int) -> Completion:
     """The likeliest tokens after `ids`."""
     writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
-    engine = engine_for(model, pair.dialogue, writing.way, num_slots=1)
-    return engine.generate([Request(ids, 0, max_tokens)], GREEDY)[0]
+    engine = engine_for(model, pair.dialogue, writing.decoder, num_slots=1)
+    return engine.generate([GenerationRequest(ids, 0, max_tokens)], GREEDY)[0]

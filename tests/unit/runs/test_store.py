@@ -297,7 +297,7 @@ def test_answers_are_written_whole_and_read_back(tmp_path: Path) -> None:
     assert run.answer_sets() == ["held-out-step-000020", "held-out-teacher"]
     with pytest.raises(DataError, match="nothing"):
         run.read_answers("nothing")
-    with pytest.raises(UsageError, match="set of answers"):
+    with pytest.raises(UsageError, match="The answer set name"):
         run.read_answers("../events")
 
 
@@ -327,7 +327,7 @@ def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path
     assert caught.value.code == "run.not-found"
     with pytest.raises(UsageError, match="x is no run"):
         Run.named(tmp_path / "elsewhere", "x")
-    with pytest.raises(UsageError, match="name of a run"):
+    with pytest.raises(UsageError, match="The run name"):
         Run.named(tmp_path, "../calm-otter-17")
     Run.create(tmp_path / "other", "x")
     (tmp_path / "other" / "runs" / "link").symlink_to(tmp_path / "runs" / "calm-otter-17")

@@ -23,7 +23,7 @@ from limbeck.errors import LimbeckError, Refusal, Stopped, UsageError
 from limbeck.models.resolve import parse_ref
 from limbeck.teachers import calls
 from limbeck.teachers.gate import Gate
-from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 from limbeck.teachers.ledger import Cost
 from misbehaving_server import FORMS, MisbehavingServer, completion, error, hang, http, in_seconds
 
@@ -45,16 +45,16 @@ def teacher(workspace: Path, url: str, *, account: str = "run", environ=None, **
     )
 
 
-def write(workspace: Path, url: str, asked=None, *, write=None, **fields) -> list[Answer | Failure]:
+def write(workspace: Path, url: str, asked=None, *, write=None, **fields) -> list[ParsedReply | ChatFailure]:
     one = teacher(workspace, url, **fields)
     write = {"samples": 1, **(write or {})}
     pairs = [(row, sample) for row in (prompts(1) if asked is None else asked) for sample in range(write["samples"])]
     del write["samples"]
-    return list(one.write(pairs, max_tokens=10, **write))
+    return list(one.generate(pairs, max_tokens=10, **write))
 
 
 def labels(answers) -> list[str]:
-    return [one.label if isinstance(one, Answer) else one.kind for one in answers]
+    return [one.label if isinstance(one, ParsedReply) else one.kind for one in answers]
 
 
 def stored(workspace: Path) -> dict[str, str]:
@@ -132,7 +132,7 @@ def test_each_form_ends_in_its_class_within_its_deadline_and_the_next_question_i
             assert len(server.seen) == 3
         elif form in LOST | BROKEN:
             assert [seen.prompt for seen in server.seen] == ["p0", "p1", "p1", "p2"]
-            assert isinstance(found[1], Failure)
+            assert isinstance(found[1], ChatFailure)
             assert found[1].text
 
 
@@ -140,7 +140,7 @@ def test_a_refused_connection_is_tried_again_and_costs_nothing(tmp_path):
     with MisbehavingServer() as server:
         pass
     one = teacher(tmp_path, server.url, **QUICK)
-    assert labels(one.write([(row, 0) for row in prompts(2)], max_tokens=10)) == ["unreachable"] * 2
+    assert labels(one.generate([(row, 0) for row in prompts(2)], max_tokens=10)) == ["unreachable"] * 2
     assert one.ledger.spent() == Cost()
 
 
@@ -336,7 +336,7 @@ workspace, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 settings = HostedSettings(base_url=url, concurrency=16, max_calls=int(sys.argv[4]) if len(sys.argv) > 4 else None)
 teacher = HostedTeacher(parse_ref("openai:tiny", workspace=workspace), settings, workspace=workspace, account="run")
 asked = [([{"role": "user", "content": f"p{number}"}], 0) for number in range(count)]
-for index, answer in enumerate(teacher.write(asked, max_tokens=10)):
+for index, answer in enumerate(teacher.generate(asked, max_tokens=10)):
     print(index, answer.label, flush=True)
 """
 
@@ -399,24 +399,24 @@ def test_an_interrupt_waits_for_no_reply_and_keeps_what_was_answered(tmp_path):
 
 @pytest.mark.report("HA-11")
 def test_requests_in_flight_and_their_age_are_told_and_a_caller_may_stop_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "_TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(calls, "_REPORT_EVERY_S", 0.05)
     told: list[str] = []
 
-    def tell(text: str) -> None:
+    def on_progress(text: str) -> None:
         told.append(text)
         if "4 in flight" in text and float(text.split()[-2]) >= 0.2:
             raise KeyboardInterrupt
 
     with MisbehavingServer(lambda seen: "hang" if seen.prompt != "p0" else "good") as server:
         asked = [(row, 0) for row in prompts(20)]
-        answers = teacher(tmp_path, server.url, concurrency=4).write(asked, max_tokens=10, tell=tell)
+        answers = teacher(tmp_path, server.url, concurrency=4).generate(asked, max_tokens=10, on_progress=on_progress)
         assert next(answers).label == "ok"
         with pytest.raises(KeyboardInterrupt):
             next(answers)
         assert len(server.seen) == 5
-        with closing(teacher(tmp_path, server.url).write(asked[:2], max_tokens=10)) as answers:
+        with closing(teacher(tmp_path, server.url).generate(asked[:2], max_tokens=10)) as answers:
             assert next(answers).label == "ok"
-    assert told[-1].startswith("1 of 20 questions are decided")
+    assert told[-1].startswith("1 of 20 requests finished")
 
 
 @pytest.mark.parametrize("cap", ["tokens", "money", "calls"])
@@ -489,7 +489,7 @@ def keep(self, *arguments):
     begin(self, *arguments)
     made.append(self)
 calls.Calls.__init__ = keep
-for row in teacher.write([([{"role": "user", "content": f"p{number}"}], 0) for number in range(9)], max_tokens=10):
+for row in teacher.generate([([{"role": "user", "content": f"p{number}"}], 0) for number in range(9)], max_tokens=10):
     print(row, vars(made[0]), vars(made[0]._client))
 """
 

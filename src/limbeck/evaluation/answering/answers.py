@@ -21,7 +21,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, Request, Written, prompt_requests
+from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from limbeck.training.generation import choose_method, engine_for
@@ -97,7 +97,7 @@ def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device
         return
     longest = max(len(prompt.ids) for prompt in side.prompts) + answering.max_tokens
     writing = choose_method(model, max_length=longest, pad_id=dialogue.pad_id)
-    engine = engine_for(model, dialogue, writing.way, num_slots=answering.slots)
+    engine = engine_for(model, dialogue, writing.decoder, num_slots=answering.slots)
     size = CHUNKS_PER_SLOT * answering.slots
     for start in range(0, len(todo), size):
         log("phase", phase=f"{side.alias} answers, {len(asked) - len(todo) + start} of {len(asked)} so far")
@@ -127,17 +127,17 @@ def _answer_chunk(
 ) -> Iterator[dict[str, object]]:
     """The answers as rows, with how long each took from its turn to its end and its share of the chunk's time."""
     requests = [
-        Request(
+        GenerationRequest(
             prompt.ids,
             stream_key(answering.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
             answering.max_tokens,
         )
         for prompt, sample in asked
     ]
-    written: list[list[Written]] = [[] for _ in requests]
+    written: list[list[GeneratedToken]] = [[] for _ in requests]
     begun, ended = [0.0] * len(requests), [0.0] * len(requests)
     started = before = time.perf_counter()
-    for event in engine.write(requests, Sampling(answering.temperature)):
+    for event in engine.stream(requests, Sampling(answering.temperature)):
         now = time.perf_counter()
         if not written[event.request]:
             begun[event.request] = before  # its prompt was read since the token before

@@ -21,7 +21,7 @@ from limbeck.models.refs import ModelRef
 from limbeck.recipe.evaluating import Evaluating, option_refused
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import Evaluation
-from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 
 __all__ = ["answer_hosted", "hosted_settings", "hosted_teacher", "settings_of_recipe"]
 
@@ -78,20 +78,20 @@ def answer_hosted(evaluation: Evaluation, side: Side, answering: Answering, log:
     known = evaluation.read_answers(side.alias)
     if len(known) == len(asked) and all(row["failure"] is None for row in known):
         return
-    found = hosted_teacher(evaluation, side).write(
+    found = hosted_teacher(evaluation, side).generate(
         [(json.loads(prompt.text), sample) for prompt, sample in asked],
         max_tokens=answering.max_tokens,
         temperature=answering.temperature,
         seed=answering.seed,
-        tell=lambda text: log("phase", phase=f"{side.alias} answers: {text}"),
+        on_progress=lambda text: log("phase", phase=f"{side.alias} answers: {text}"),
     )
     log("phase", phase=f"{side.alias} answers, {len(asked)} of them at its chat API")
     rows = [_row(*each, answer) for each, answer in zip(asked, found, strict=True)]
     evaluation.write_answers(side.alias, rows)
 
 
-def _row(prompt: Prompt, sample: int, found: Answer | Failure) -> dict[str, object]:
-    if isinstance(found, Failure):
+def _row(prompt: Prompt, sample: int, found: ParsedReply | ChatFailure) -> dict[str, object]:
+    if isinstance(found, ChatFailure):
         return answer_row(prompt, sample, failure=f"{found.kind}: {found.text}")
     if found.label not in ANSWERED:
         return answer_row(prompt, sample, failure=found.label)

@@ -5,7 +5,7 @@
 The judge sees the prompt, answer A, answer B and perhaps a reference, never the name of a model. Only an answer that
 wins in both orders is preferred: a change of mind is a tie. A reply that cannot be read gives no preference.
 
-A judge is any `Writer`, so local and hosted ones are asked alike, and its verdict is read from its text. Comparing the
+A judge is any `AnswerGenerator`, local or hosted, and its verdict is read from its text. Comparing the
 log-probabilities of the choices instead would always give a verdict, also where the model did not understand the
 question, and works with local models alone. Text that is no verdict is seen, stored and counted.
 
@@ -37,7 +37,7 @@ from limbeck.evaluation.deciding.statistics import Interval, kappa, mean_score
 from limbeck.evaluation.grading.graders import Grade
 from limbeck.rollouts.sampling import Purpose, stream_key
 from limbeck.runs.lines import append_line, event_line, iterate_lines
-from limbeck.teachers.writer import Question, Writer
+from limbeck.teachers.writer import AnswerGenerator, TeacherRequest
 
 __all__ = ["Judged", "Pair", "Rubric", "Verdict", "agreement", "ask_judge", "pairs_of", "read_rubric", "read_verdict"]
 
@@ -187,7 +187,7 @@ def pairs_of(
 
 
 def ask_judge(
-    writer: Writer,
+    writer: AnswerGenerator,
     pairs: Sequence[Pair],
     rubric: Rubric,
     path: Path,
@@ -204,8 +204,8 @@ def ask_judge(
         comparison = compare(*judged.models(teacher, student))
 
     Args:
-        writer: a `LocalWriter` at temperature 0 with 16 tokens or more for its reply (a rubric that asks for reasons
-            needs more), or a hosted one. An empty reply is not stored, so its question is asked again next time.
+        writer: a `LocalGenerator` at temperature 0 with 16 tokens or more for its reply (a rubric that asks for
+            reasons needs more), or a hosted one. An empty reply is not stored, so its question is asked again.
         judge: the judge's name; one question, asked of two judges, is two questions.
         models: what the two are called in the file, for people.
         num_at_once: questions between two writes to the file.
@@ -223,8 +223,10 @@ def ask_judge(
     for start in range(0, len(missing), num_at_once):
         names = missing[start : start + num_at_once]
         keys = [stream_key(seed, Purpose.EVALUATION, 0, name, 0, 0) for name in names]
-        questions = [Question((Message("user", asked[name][2]),), key) for name, key in zip(names, keys, strict=True)]
-        for name, answer in zip(names, writer.write(questions), strict=True):
+        questions = [
+            TeacherRequest((Message("user", asked[name][2]),), key) for name, key in zip(names, keys, strict=True)
+        ]
+        for name, answer in zip(names, writer.generate(questions), strict=True):
             pair, swapped, _ = asked[name]
             about = {"key": pair.key, "source": pair.source, "sample": pair.sample}
             shown = {"judge": judge, "rubric": rubric.sha256, "a": models[swapped], "b": models[not swapped]}

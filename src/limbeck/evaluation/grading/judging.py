@@ -22,7 +22,7 @@ from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
 from limbeck.recipe.evaluating import Evaluating, option_refused
 from limbeck.runs.evaluations import Evaluation
-from limbeck.teachers.writer import HostedWriter, LocalWriter, Writer
+from limbeck.teachers.writer import AnswerGenerator, HostedGenerator, LocalGenerator
 from limbeck.training.generation import choose_method, engine_for
 
 __all__ = ["Judge", "find_judge", "judge_pairs"]
@@ -82,15 +82,15 @@ def judge_pairs(
     return found
 
 
-def _writer(evaluation: Evaluation, judge: Judge, device: str) -> Writer:
+def _writer(evaluation: Evaluation, judge: Judge, device: str) -> AnswerGenerator:
     side = judge.side
     if side.hosted is not None:
         teacher = hosted_teacher(evaluation, side)
-        return HostedWriter(teacher, judge.max_tokens, 0.0, 0, lambda kind, **fields: None)
+        return HostedGenerator(teacher, judge.max_tokens, 0.0, 0, lambda kind, **fields: None)
     model = load_side(side, device)
     # another model under the judge's name is another judge
     evaluation.learn(f"{ALIAS} {side.name}", {"weights": weights_hash(model.module)})
     dialogue = side.local
-    way = choose_method(model, max_length=dialogue.num_positions, pad_id=dialogue.pad_id).way
+    way = choose_method(model, max_length=dialogue.num_positions, pad_id=dialogue.pad_id).decoder
     engine = engine_for(model, dialogue, way, num_slots=judge.slots)
-    return LocalWriter(engine, dialogue, 0.0, judge.max_tokens)
+    return LocalGenerator(engine, dialogue, 0.0, judge.max_tokens)

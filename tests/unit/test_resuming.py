@@ -111,8 +111,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_its_name_and_the_run_ends_as_i
     halted = stopped(tmp_path / "run", 5, steps=6, evaluate_every=2)
     damaged(halted.checkpoints_path / "step-00000005" / name, how)
     done = resume_run(halted)
-    (note,) = [text for text in notes_of(done) if "passed over" in text]
-    assert note.startswith(f"Checkpoint step-00000005 is damaged and passed over: {told}")
+    (note,) = [text for text in notes_of(done) if "is damaged and skipped" in text]
+    assert note.startswith(f"Checkpoint step-00000005 is damaged and skipped: {told}")
     assert of_kind(done, "start")[-1]["step"] == 4
     assert weights_of(done) == weights_of(whole)
     assert losses_of(done) == losses_of(whole)
@@ -345,7 +345,7 @@ def copied(halted, tmp_path):
 @pytest.mark.parametrize(("change", "told"), APPLIED)
 def test_a_setting_that_may_change_is_applied_and_told_with_both_values(halted, tmp_path, change, told):
     done = resume_run(copied(halted, tmp_path), overrides=[change])
-    assert f"Changed, and in force from step 4 on: {told}." in notes_of(done)
+    assert f"Changed from step 4 on: {told}." in notes_of(done)
     name, _, value = change.partition("=")
     first, last = (event["settings"][name] for event in of_kind(done, "start"))
     assert (first, last) == (load_recipe(halted.recipe_path, [], {}).recipe.settings()[name], json.loads(value))

@@ -142,7 +142,7 @@ def teacher_answers_left_out(*, num: int, num_used: int, left_out: list[str]) ->
 @error(Stopped, "teacher.incomplete")
 def answers_missing(*, num: int, num_rows: int, shown: list[str], run: Path) -> Text:
     return Text(
-        given="{num} of {num_rows:answer is|answers are} missing: {shown}.",
+        given="Of {num_rows:answer|answers}, {num:is missing|are missing}: {shown}.",
         needed="They may arrive at the next attempt, and training should not depend on a temporary failure.",
         fix="`limbeck resume {run}`, or the same command again, requests only the missing ones. Remove a prompt that "
         "never gets an answer.",
@@ -151,7 +151,7 @@ def answers_missing(*, num: int, num_rows: int, shown: list[str], run: Path) -> 
 
 @note("training.answers-missing")
 def answers_missing_left_out(*, num: int, num_rows: int, shown: list[str]) -> str:
-    return "WARNING: {num} of {num_rows:answer is|answers are} missing and left out: {shown}."
+    return "WARNING: of {num_rows:answer|answers}, {num:is missing and left out|are missing and left out}: {shown}."
 
 
 @note("training.answer-missing")

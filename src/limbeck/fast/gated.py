@@ -16,23 +16,27 @@ from transformers import PreTrainedModel
 
 from limbeck.compat import llama_body, replace_forward
 
-__all__ = ["FAMILIES", "gated_down", "patch_gated_mlp"]
+__all__ = ["FAMILIES", "gated_down", "gated_mlps", "patch_gated_mlp"]
 
 # Each layer computes down(act(gate(x)) · up(x)) with three linear layers.
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-def patch_gated_mlp(module: PreTrainedModel) -> None:
-    """Replace the forward of the module's gated MLPs by one that saves less for the backward pass.
+def gated_mlps(module: PreTrainedModel) -> list[nn.Module]:
+    """The MLPs that `patch_gated_mlp` patches: of these families, without adapters.
 
-    Other families, and layers with adapters, are left unchanged. Raises compat.Renamed if transformers lacks a name.
+    Raises compat.Renamed if transformers lacks a name that the patch needs.
     """
     if module.config.model_type not in FAMILIES or module.config.hidden_act != "silu":
-        return
-    for layer in llama_body(module, normed_heads=False).layers:
-        down = layer.mlp.down_proj
-        if type(down) is nn.Linear and down.bias is None:  # not one with an adapter
-            replace_forward(layer.mlp, partial(_forward, layer.mlp))
+        return []
+    mlps = [layer.mlp for layer in llama_body(module, normed_heads=False).layers]
+    return [mlp for mlp in mlps if type(mlp.down_proj) is nn.Linear and mlp.down_proj.bias is None]
+
+
+def patch_gated_mlp(module: PreTrainedModel) -> None:
+    """Replace the forward of the module's gated MLPs by one that saves less for the backward pass."""
+    for mlp in gated_mlps(module):
+        replace_forward(mlp, partial(_forward, mlp))
 
 
 def gated_down(gate: Tensor, up: Tensor, weight_HI: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Weights are loaded only here, after all checks that need no weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import limbeck.training.messages as messages
 from limbeck.compat import Renamed
 from limbeck.data.dialogue import Dialogue
-from limbeck.fast.gated import patch_gated_mlp
+from limbeck.fast.gated import gated_mlps, patch_gated_mlp
 from limbeck.fast.short_attention import patch_short_attention
 from limbeck.machine import Machine, forget_peak_memory, peak_memory_bytes
 from limbeck.models.adapters import attach_adapters, without_adapters
@@ -81,7 +82,7 @@ def load_models(
     content = weights_hash(student.module)
     if recipe.lora is not None:
         attach_adapters(student, rank=recipe.lora.rank, alpha=recipe.lora.alpha, seed=recipe.seed)
-    notes = tuple(_patch(student))
+    notes = tuple(_unpatched(student))
     weights = TrainedWeights(student.module, mixed=recipe.precision == "bf16-mixed")
     models = Models(student, content, weights, None, method_of(student, "student", material.dialogue.pad_id), None)
     if material.teacher_dialogue is None or material.teacher_ref is None:
@@ -95,10 +96,10 @@ def load_models(
     )
 
 
-def _patch(student: LanguageModel) -> Iterator[str]:
-    """Patch the student's gated layers to save memory; yields a note if the installed transformers prevents it."""
+def _unpatched(student: LanguageModel) -> Iterator[str]:
+    """A note if the installed transformers prevents the patch of gated MLPs that saves memory."""
     try:
-        patch_gated_mlp(student.module)
+        gated_mlps(student.module)
     except Renamed as error:
         yield messages.mlp_not_patched(model=student.name, why=str(error))
 
@@ -144,6 +145,8 @@ def shares_base(student_ref: ModelRef, teacher_ref: ModelRef, recipe: Recipe) ->
 
 def make_state(models: Models, material: Material, recipe: Recipe, watch: Callable[[str], None]) -> TrainState:
     """The state before the first step."""
+    with suppress(Renamed):  # `load_models` has noted it
+        patch_gated_mlp(models.student.module)
     if recipe.activation_checkpointing:
         checkpoint_activations(models.student)
     if recipe.precision == "bf16-mixed" and models.student.device.type == "cpu":

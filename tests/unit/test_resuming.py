@@ -99,10 +99,10 @@ def damaged(path, how):
         ("student.safetensors", "gone", "student.safetensors is missing"),
         ("student.safetensors", "empty", "student.safetensors has 0 bytes instead of"),
         ("optimizer.safetensors", "cut", "optimizer.safetensors has"),
-        ("student.safetensors", "zeros", "student.safetensors differs from its hash"),
-        ("MANIFEST.json", "gone", "no readable MANIFEST.json"),
-        ("MANIFEST.json", "empty", "no readable MANIFEST.json"),
-        ("MANIFEST.json", "zeros", "no readable MANIFEST.json"),
+        ("student.safetensors", "zeros", "student.safetensors does not match its hash"),
+        ("MANIFEST.json", "gone", "MANIFEST.json is missing or cannot be read"),
+        ("MANIFEST.json", "empty", "MANIFEST.json is missing or cannot be read"),
+        ("MANIFEST.json", "zeros", "MANIFEST.json is missing or cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_with_its_name_and_the_run_ends_as_if_undisturbed(
@@ -326,7 +326,7 @@ REFUSED = [
     ("held_out=3", "held_out from 6 to 3"),
     ("max_practice_tokens=4", "max_practice_tokens from 8 to 4"),
     ("teacher_dtype=bfloat16", 'teacher_dtype from "float32" to "bfloat16"'),
-    ("steps=2", "step 3 is done, and steps is 2"),
+    ("steps=2", "has finished step 3, and steps is 2"),
 ]
 
 

@@ -138,7 +138,9 @@ def test_format_1_may_be_said_and_a_later_one_is_refused_with_the_version_that_w
     opened(old, name)
     (old / name).write_text(as_it_was, encoding="utf-8")
     of_format(old / name, 2)
-    with pytest.raises(DataError, match=r"format 2, written by Limbeck 9\.1\.0.*reads formats 1 to 1") as refused:
+    with pytest.raises(
+        DataError, match=r"format 2 and was written by Limbeck 9\.1\.0.*reads formats 1 to 1"
+    ) as refused:
         opened(old, name)
     assert refused.value.code == "run.format-unknown"
 
@@ -172,6 +174,6 @@ def test_what_is_written_now_bears_its_format(old):
     assert again.result() == asked.result(), "the header is no part of the question"
     ledger = Ledger(old, "http://127.0.0.1:1/v1", "new")
     for sample in range(2):
-        ledger.intend(LedgerRequest({"model": "tiny"}, sample, 20, Cost(1, 20, 0)), 5.0)
+        ledger.reserve(LedgerRequest({"model": "tiny"}, sample, 20, Cost(1, 20, 0)), 5.0)
     lines = [json.loads(line) for line in ledger.path.read_text(encoding="utf-8").splitlines()]
     assert [line.get("format") for line in lines] == [1, None]

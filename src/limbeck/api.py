@@ -15,7 +15,7 @@ from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
 from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.machine import use_machine
 from limbeck.planning.check import CheckReport, check_recipe
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.reporting.page import write_page
 from limbeck.rollouts.sampling import Sampling
@@ -105,21 +105,21 @@ def check(recipe: str | Path, *, overrides: Sequence[str] = ()) -> CheckReport:
 
 def worth(
     recipe: str | Path,
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     *,
     overrides: Sequence[str] = (),
     listen: Listener = lambda event: None,
 ) -> Evaluation:
     """Teacher against student on a recipe's held-out prompts; `result()` of what is returned holds the verdict."""
     loaded = load_recipe(Path(recipe), list(overrides), os.environ)
-    return worth_of(loaded, options or Evaluating(), _log_to(listen), overrides)
+    return worth_of(loaded, options or EvaluationOptions(), _log_to(listen), overrides)
 
 
 def evaluate(
     *runs_or_models: str,
     prompts: str | Path | None = None,
     workspace: str | Path = ".",
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     listen: Listener = lambda event: None,
 ) -> Evaluation:
     """A run's student, result and teacher on its held-out prompts, or any models on a file of prompts.
@@ -132,7 +132,7 @@ def evaluate(
         options: how the models answer and are measured.
         listen: called with phases.
     """
-    folder, chosen = Path(workspace), options or Evaluating()
+    folder, chosen = Path(workspace), options or EvaluationOptions()
     file = None if prompts is None else Path(prompts)
     named = [f"run:{text}" if (folder / "runs" / text / "events.jsonl").is_file() else text for text in runs_or_models]
     is_run = len(named) == 1 and (named[0].startswith("run:") or (Path(named[0]) / "events.jsonl").is_file())

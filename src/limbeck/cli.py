@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from limbeck import __version__
 from limbeck.console import Printer, print_json
 from limbeck.errors import LimbeckError, UsageError
-from limbeck.recipe.evaluating import Evaluating, FailUnder, check_limit
+from limbeck.recipe.evaluation import EvaluationOptions, FailUnder, check_limit
 
 if TYPE_CHECKING:
     from limbeck.runs.evaluations import Evaluation
@@ -71,7 +71,7 @@ def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False)
 def worth(
     recipe: RecipeFile,
     *,
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     overrides: Overrides = (),
     fail_under: FailUnder = None,
     as_json: Json = False,
@@ -87,7 +87,7 @@ def worth(
 def evaluate(
     *runs_or_models: Annotated[str, Parameter(help="A run; or models, each may be ROLE=MODEL with ROLE teacher, ...")],
     prompts: Annotated[Path | None, Parameter(help="A file of prompts; a run alone has its own.")] = None,
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     workspace: Workspace = Path(),
     fail_under: FailUnder = None,
     as_json: Json = False,
@@ -176,20 +176,20 @@ def resume(run: RunName, *, overrides: Overrides = (), workspace: Workspace = Pa
 def check(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     """Show what a recipe means before it runs: rendered prompts, the pair, the memory, the objective on your models."""
     from limbeck import api
-    from limbeck.planning.check import refuse_failed_certificate
+    from limbeck.planning.check import refuse_failed_objective_check
     from limbeck.reporting.check import show_check
 
     report = api.check(recipe, overrides=overrides)
     show_check(Printer(), report)
-    refuse_failed_certificate(report)
+    refuse_failed_objective_check(report)
 
 
 @recipe_app.command(name="show")
 def recipe_show(recipe: RecipeFile, *, overrides: Overrides = (), origin: Origin = False) -> None:
     """Print a recipe as it resolves."""
-    from limbeck.recipe.files import load_recipe, show
+    from limbeck.recipe.files import effective_recipe_text, load_recipe
 
-    Printer().say(show(load_recipe(recipe, overrides, os.environ), origin=origin))
+    Printer().say(effective_recipe_text(load_recipe(recipe, overrides, os.environ), origin=origin))
 
 
 @recipe_app.command(name="explain")

@@ -9,15 +9,15 @@ from typing import Any
 from limbeck.data.templates import Template
 from limbeck.errors import Refusal
 from limbeck.machine import Machine, use_machine
-from limbeck.planning.certificate import Finding, certify
 from limbeck.planning.memory import MemoryPlan, plan_for, refuse_if_too_large
+from limbeck.planning.objective_check import Finding, certify
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.probe import WritingMethod
 from limbeck.routes.off_policy import describe_objective, objective_of
 from limbeck.training.material import Material, prepare_material
 from limbeck.training.setup import load_models, make_engine
 
-__all__ = ["CheckReport", "check_recipe", "plan_recipe", "refuse_failed_certificate"]
+__all__ = ["CheckReport", "check_recipe", "plan_recipe", "refuse_failed_objective_check"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     return replace(plan, writing=writing, findings=tuple(findings))
 
 
-def refuse_failed_certificate(report: CheckReport) -> None:
+def refuse_failed_objective_check(report: CheckReport) -> None:
     """Raise if a line of the certificate failed.
 
     Raises:

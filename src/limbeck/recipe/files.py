@@ -26,17 +26,17 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from limbeck.compat import construct_scalar, resolve_scalar
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
-from limbeck.recipe.kinds import Text
 from limbeck.recipe.recipe import Recipe
+from limbeck.recipe.types import NonEmptyText
 
 __all__ = [
     "LoadedRecipe",
     "Problem",
     "RecipeProblems",
+    "effective_recipe_text",
     "load_recipe",
     "plain_value",
     "recipe_text",
-    "show",
 ]
 
 _PREFIX = "LIMBECK_"
@@ -111,7 +111,7 @@ class _Entry:
         """The value that is meant: as it is spelled where only text is wanted, so that the name 007 is no 7."""
         value = _value(self.node)
         field = field_of(self.path)
-        wants_text = field is not None and field.annotation in (str, str | None, Text | None)
+        wants_text = field is not None and field.annotation in (str, str | None, NonEmptyText | None)
         return self.node.value if wants_text and isinstance(value, int | float) else value
 
     def problem(self, code: str, needed: str, fix: str) -> Problem:
@@ -258,12 +258,12 @@ def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe
             place = place[:2] if field_of(place[:2]) is not None else place[:1]
             # A default that waits for another setting is no fault of its own.
             if fault["type"] != "default_factory_not_called":
-                told.setdefault(place, _told(dict(fault), place, entries.get(place), path.name))
+                told.setdefault(place, _problem_of(dict(fault), place, entries.get(place), path.name))
         problems += told.values()
         return None
 
 
-def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None, name: str) -> Problem:
+def _problem_of(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None, name: str) -> Problem:
     """A fault that pydantic found, in the words of a recipe."""
     needed = f"It needs {needs_of(path)}."
     if entry is None:
@@ -288,7 +288,7 @@ def _placed(name: str, value: object, folder: Path) -> object:
     return os.path.normpath(base / os.path.expanduser(value))  # noqa: PTH111 (an unknown ~user stays text)
 
 
-def show(loaded: LoadedRecipe, *, origin: bool) -> str:
+def effective_recipe_text(loaded: LoadedRecipe, *, origin: bool) -> str:
     """The settings in force as a recipe, each with a comment on where its value came from if `origin`."""
     lines = []
     for key, line in _lines(loaded.recipe):

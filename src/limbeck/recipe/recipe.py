@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from limbeck.recipe import kinds, rules
+from limbeck.recipe import rules, types
 from limbeck.recipe.grader import GraderText
 from limbeck.recipe.parts import Lora
-from limbeck.recipe.schema import Teaching
+from limbeck.recipe.schema import MainSettings
 
 __all__ = ["Recipe"]
 
 
-class Recipe(Teaching):
+class Recipe(MainSettings):
     """The settings of one run: what it learns, then how."""
 
     lora: Annotated[Lora | None, "null, or rank and alpha"] = None
@@ -29,7 +29,7 @@ class Recipe(Teaching):
     Why: all weights can learn more than a part of them, and nothing is left to merge.
     """
 
-    learning_rate: kinds.PositiveShare = Field(
+    learning_rate: types.PositiveShare = Field(
         default_factory=lambda settings: 1e-5 if settings.get("lora") is None else 1e-4
     )
     """The step size of AdamW.
@@ -38,7 +38,7 @@ class Recipe(Teaching):
     Tinker cookbook's on-policy runs: adapters want about ten times the rate (LoRA Without Regret, 2025).
     """
 
-    warmup_steps: Annotated[kinds.CountOrZero, AfterValidator(rules.rate_arrives)] = Field(
+    warmup_steps: Annotated[types.CountOrZero, AfterValidator(rules.check_warmup_steps)] = Field(
         default_factory=lambda settings: min(10, settings.get("steps", 200) // 10)
     )
     """Over how many first steps the learning rate rises to its full value; fewer than steps.
@@ -46,32 +46,32 @@ class Recipe(Teaching):
     Why: 10, or a tenth of steps where that is less, so that a short run too reaches its learning rate.
     """
 
-    decay_share: kinds.Share = 0.2
+    decay_share: types.Share = 0.2
     """Over which last share of the steps the learning rate falls to 0, in a straight line.
     Choose: 0.2; 0 if you mean to go on from this run.
     Why: constant for most of the run, so that it can be made longer, and a fall that settles the weights.
     """
 
-    weight_decay: kinds.Share = 0.0
+    weight_decay: types.Share = 0.0
     """How strongly AdamW pulls the weights towards 0 (Loshchilov and Hutter 2019).
     Choose: 0. A pull towards 0 is a pull away from the model you started with.
     Why: the student starts from a good model.
     """
 
-    max_grad_norm: kinds.Positive = 1.0
+    max_grad_norm: types.Positive = 1.0
     """Gradients longer than this are shortened to it (Pascanu et al. 2013).
     Choose: 1. Lower it if the alerts report single large gradients.
     Why: published on-policy runs use it.
     """
 
-    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.not_with_lora)] = "float32"
+    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.check_precision_with_lora)] = "float32"
     """The number format in which the student computes. Its weights and the loss are float32 either way; bf16-mixed
     writes, reads and differentiates with copies rounded to bfloat16.
     Choose: bf16-mixed where `limbeck doctor` says that the machine has bfloat16: several times as fast.
     Why: practice answers are then the same for any number of slots and any order of the batch.
     """
 
-    teacher_dtype: Literal["float32", "bfloat16"] = kinds.taught(
+    teacher_dtype: Literal["float32", "bfloat16"] = types.with_teacher(
         default_factory=lambda settings: "bfloat16" if settings.get("precision") == "bf16-mixed" else "float32"
     )
     """The number format of the teacher's weights; what it says of a text is turned into float32 either way. On a CPU a
@@ -80,7 +80,7 @@ class Recipe(Teaching):
     Why: the teacher as exact as the student: float32, or bfloat16 with precision bf16-mixed.
     """
 
-    max_prompt_tokens: kinds.Count = 1024
+    max_prompt_tokens: types.Count = 1024
     """The longest prompt, in tokens, after the chat template.
     Choose: Above your longest prompt; it bounds the memory that a step needs.
     Why: holds a support ticket with its history.
@@ -99,7 +99,7 @@ class Recipe(Teaching):
     Why: leaving rows out is your decision.
     """
 
-    template: Annotated[kinds.Text, "student, teacher, none, or the path of a template file"] = "student"
+    template: Annotated[types.NonEmptyText, "student, teacher, none, or the path of a template file"] = "student"
     """Whose chat template turns messages into text. Where the teacher scores tokens, both models read this text; where
     it only writes answers (cross_entropy), it is asked in its own template. A relative path starts at the recipe's
     folder. none: each prompt is one plain text.
@@ -108,26 +108,26 @@ class Recipe(Teaching):
     Why: the student will be asked in it.
     """
 
-    template_options: kinds.Options = Field({})
+    template_options: types.TemplateOptionsSetting = Field({})
     """Values handed to the chat template, for example enable_thinking: false.
     Choose: Set what you will set in production. A teacher that is asked in another template does not get them.
     Why: the template's own defaults.
     """
 
-    micro_batch_tokens: kinds.Count = 4096
+    micro_batch_tokens: types.Count = 4096
     """How many tokens, padding included, go through a model at once while scoring and updating.
     Choose: Lower if memory is short: on a CPU a quarter of it changes the time of a step by less than a tenth.
     It never changes the loss.
     Why: fits a small pair on a laptop.
     """
 
-    slots: kinds.Count = 32
+    slots: types.Count = 32
     """How many practice answers are written at the same time.
     Choose: As many as memory allows; it changes speed and memory, and the answers by rounding at most.
     Why: one step of the default prompts_per_step in one go.
     """
 
-    chunk_tokens: kinds.Count = 128
+    chunk_tokens: types.Count = 128
     """For how many tokens at once the probabilities of the whole vocabulary are held in memory.
     Choose: Lower if memory is short; on a GPU with room, 512 keeps it busier. It never changes the loss.
     Why: nearly as fast as more on a CPU, in a quarter of the memory of 512.
@@ -139,13 +139,13 @@ class Recipe(Teaching):
     Why: memory is rarely what is short for a small student.
     """
 
-    evaluate_every: kinds.Count = 20
+    evaluate_every: types.Count = 20
     """After how many steps the student is compared with the teacher on held-out prompts.
     Choose: So that you see about ten points in a run.
     Why: ten points in the default 200 steps.
     """
 
-    held_out_sample: kinds.Count = 64
+    held_out_sample: types.Count = 64
     """How many held-out prompts each of these comparisons uses, always the same ones.
     Choose: More gives a steadier curve and takes longer. All held-out prompts if there are fewer.
     Why: a small share of a step's time at the default evaluate_every.
@@ -167,25 +167,25 @@ class Recipe(Teaching):
     Why: best with a grader, for then the run knows what better means; else last.
     """
 
-    seed: kinds.CountOrZero = 0
+    seed: types.CountOrZero = 0
     """The number from which all randomness of the run follows.
     Choose: Any. Two runs that differ in the seed alone show how much of a difference is luck.
     Why: a run can be repeated without asking for it.
     """
 
-    name: kinds.RunName = None
+    name: types.RunName = None
     """The name of the run and of its folder.
     Choose: Leave it out and get one like calm-otter-17.
     Why: a new name for each run.
     """
 
-    workspace: Annotated[kinds.Text, "the path of a folder"] = "."
+    workspace: Annotated[types.NonEmptyText, "the path of a folder"] = "."
     """The folder in which runs/ lies. A relative path starts at the current folder.
     Choose: One folder for all runs that you want to compare.
     Why: the current folder, where `limbeck runs` and `limbeck show` look too.
     """
 
-    device: kinds.Device = "auto"
+    device: types.Device = "auto"
     """Where the models run. auto takes the best device that this machine has and records which.
     Choose: auto, unless you share the machine.
     Why: a recipe can be passed on to another machine.

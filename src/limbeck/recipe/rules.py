@@ -22,7 +22,7 @@ OBJECTIVES_OF = {
     "temperature": ("divergence", "kl_mix", "soft_targets"),
 }
 # Settings of the answers that a teacher writes to train on.
-TEACHER_ANSWERS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
+TEACHER_ANSWER_SETTINGS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
 NO_CROSS_ENTROPY = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
 # Settings of a teacher behind an interface.
 HOSTED = ("hosted", "teacher_options")
@@ -38,7 +38,7 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def named(text: str | None) -> str | None:
+def check_run_name(text: str | None) -> str | None:
     """A run and an endpoint have a folder of their own."""
     return None if text is None else check_name(text, what="folder")
 
@@ -48,7 +48,7 @@ def is_hosted(model: object) -> bool:
     return str(model).strip().startswith("openai:")
 
 
-def weights_at_hand(text: str | None, info: ValidationInfo) -> str | None:
+def check_local_model(text: str | None, info: ValidationInfo) -> str | None:
     if text is None or not text.strip().startswith(("openai:", "vllm:")):
         return text
     fix = "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."
@@ -66,13 +66,13 @@ def weights_at_hand(text: str | None, info: ValidationInfo) -> str | None:
     raise fault("recipe.model-remote", why, fix)
 
 
-def teacher_where_needed(value: object, info: ValidationInfo) -> object:
+def check_teacher_present(value: object, info: ValidationInfo) -> object:
     if value is None and info.data.get("route", "supervised") != "supervised":
         raise fault("recipe.key-missing", "This route has a teacher.", "Name one.")
     return value
 
 
-def objective_fits(objective: str, info: ValidationInfo) -> str:
+def check_objective(objective: str, info: ValidationInfo) -> str:
     if objective == "cross_entropy" and info.data.get("route") == "on-policy":
         raise fault(
             "recipe.cross-entropy",
@@ -97,7 +97,7 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
     if objectives is not None and objective is not None and objective not in objectives:
         return f"objective: {' or '.join(objectives)}"
     practice_only = (route, values.get("warmup", ""), values.get("on_policy_share")) == ("on-policy", None, 1)
-    if name in TEACHER_ANSWERS and practice_only:
+    if name in TEACHER_ANSWER_SETTINGS and practice_only:
         return "warmup, or on_policy_share below 1"
     if name in HOSTED and "teacher" in values and not is_hosted(values["teacher"]):
         return "teacher: openai:MODEL"
@@ -108,7 +108,7 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
     return None
 
 
-def share_is_some(share: float, info: ValidationInfo) -> float:
+def check_on_policy_share(share: float, info: ValidationInfo) -> float:
     """A step has whole prompts: a share that rounds to all or none of them would be another one than it says."""
     num_prompts = info.data.get("prompts_per_step")
     if share < 1 and num_prompts is not None and (num := round(share * num_prompts)) in (0, num_prompts):
@@ -117,7 +117,7 @@ def share_is_some(share: float, info: ValidationInfo) -> float:
     return share
 
 
-def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
+def check_warmup_leaves_practice(warmup: Any, info: ValidationInfo) -> Any:
     steps = info.data.get("steps")
     if warmup is not None and steps is not None and warmup.steps >= steps:
         why = "The warm-up takes the first of the steps, and practice needs some too."
@@ -126,7 +126,7 @@ def practice_follows(warmup: Any, info: ValidationInfo) -> Any:
     return warmup
 
 
-def rate_arrives(num_steps: int, info: ValidationInfo) -> int:
+def check_warmup_steps(num_steps: int, info: ValidationInfo) -> int:
     steps = info.data.get("steps")
     if steps is not None and num_steps >= steps and num_steps > 0:
         why = "The learning rate must reach its full value before the run ends."
@@ -134,7 +134,7 @@ def rate_arrives(num_steps: int, info: ValidationInfo) -> int:
     return num_steps
 
 
-def several_differ(temperature: float, info: ValidationInfo) -> float:
+def check_answers_can_differ(temperature: float, info: ValidationInfo) -> float:
     off_policy, warmup = info.data.get("route") == "off-policy", info.data.get("warmup")
     num_answers = info.data.get("answers_per_prompt") if off_policy else warmup and warmup.answers_per_prompt
     if temperature == 0 and (num_answers or 1) > 1:
@@ -144,7 +144,7 @@ def several_differ(temperature: float, info: ValidationInfo) -> float:
     return temperature
 
 
-def prices_known(cost: float | None, info: ValidationInfo) -> float | None:
+def check_prices_given(cost: float | None, info: ValidationInfo) -> float | None:
     if cost is not None and None in (info.data.get("input_price", 0), info.data.get("output_price", 0)):
         why = "The most that a call can cost is reserved before it is sent, which takes both prices."
         fix = "Write input_price and output_price, or max_total_tokens instead of max_cost."
@@ -152,7 +152,7 @@ def prices_known(cost: float | None, info: ValidationInfo) -> float | None:
     return cost
 
 
-def not_with_lora(precision: str, info: ValidationInfo) -> str:
+def check_precision_with_lora(precision: str, info: ValidationInfo) -> str:
     if precision != "float32" and info.data.get("lora") is not None:
         why = "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base."
         raise fault("recipe.precision-lora", why, "Leave out precision, or lora.")

@@ -21,8 +21,8 @@ from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, Lost, Reply
-from limbeck.recipe.kinds import Options
-from limbeck.recipe.parts import Hosted
+from limbeck.recipe.parts import HostedApiSettings
+from limbeck.recipe.types import TemplateOptionsSetting
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, Question
 from limbeck.teachers.reply import Answer, Failure, judge
@@ -50,7 +50,7 @@ _STOPS = {
 }
 
 
-class HostedSettings(Hosted):
+class HostedSettings(HostedApiSettings):
     """A recipe's settings of a hosted teacher, with what no recipe sets.
 
     After `num_attempts` failed attempts a question is given up (being told to wait is no failure); after `stop_after`
@@ -61,7 +61,7 @@ class HostedSettings(Hosted):
     num_attempts: int = 6
     first_wait_s: float = 0.5
     stop_after: int = 20
-    parameters: Options = Field(default_factory=dict)
+    parameters: TemplateOptionsSetting = Field(default_factory=dict)
 
     def caps(self) -> Caps:
         max_nano = None if self.max_cost is None else math.floor(self.max_cost * 1e9)

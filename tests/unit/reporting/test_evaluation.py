@@ -9,7 +9,7 @@ import pytest
 
 from limbeck.console import Printer
 from limbeck.errors import Unmet, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit
+from limbeck.recipe.evaluation import EvaluationOptions, check_limit
 from limbeck.reporting.evaluation import axis, show_evaluation
 
 
@@ -126,10 +126,10 @@ def test_a_limit_is_about_the_lower_end() -> None:
 @pytest.mark.parametrize("given", [{"samples": 2}, {"band": 0}, {"max_tokens": 0}, {"slots": 0}, {"temperature": -1.0}])
 def test_options_that_cannot_be_meant_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        Evaluating(**given)
+        EvaluationOptions(**given)
     for wrong in ("teacher", "teacher=1", "teacher=a,b"):
         with pytest.raises(UsageError):
-            Evaluating(price=(wrong,)).prices()
-    assert Evaluating(price=("teacher=1,2",)).prices() == {"teacher": (1.0, 2.0)}
+            EvaluationOptions(price=(wrong,)).prices()
+    assert EvaluationOptions(price=("teacher=1,2",)).prices() == {"teacher": (1.0, 2.0)}
     with pytest.raises(UsageError, match="No grader is called so"):
-        Evaluating(grader="exactly").grader_settings()
+        EvaluationOptions(grader="exactly").grader_settings()

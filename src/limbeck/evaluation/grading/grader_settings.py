@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from limbeck.errors import DataError
 from limbeck.evaluation.grading.written_numbers import unit_of, written_numbers
-from limbeck.recipe.grader import GraderSettings, Kind
+from limbeck.recipe.grader import GraderKind, GraderSettings
 
 __all__ = ["choose_grader"]
 
@@ -47,7 +47,7 @@ def choose_grader(
     )
 
 
-def _kind_by_form(reference: str) -> Kind:
+def _kind_by_form(reference: str) -> GraderKind:
     if reference.lstrip().startswith(("{", "[")):
         try:
             json.loads(reference)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from limbeck.errors import Unmet, UsageError
 from limbeck.recipe.grader import GraderSettings, GraderText
 
-__all__ = ["Evaluating", "FailUnder", "Prices", "check_limit", "option_refused", "read_limit"]
+__all__ = ["EvaluationOptions", "FailUnder", "Prices", "check_limit", "option_refused", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
 Texts = Annotated[tuple[str, ...], Parameter(negative=())]
@@ -26,7 +26,7 @@ _FIELDS = "teacher_options."  # further fields of a request, as in a recipe
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Evaluating:
+class EvaluationOptions:
     """How the models answer, and what their answers are measured by."""
 
     name: Annotated[str | None, Parameter(help="Of the evaluation's folder; a stopped one goes on.")] = None

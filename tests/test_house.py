@@ -48,7 +48,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 2_600  # 4,000 is what the house allows
+MAX_STEP_LINES = 2_660  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
     "api": 152,
@@ -60,7 +60,7 @@ ROOM_BUDGETS = {
     "driver": 258,
     "embedded": 244,
     "errors": 110,
-    "evaluation": 2436,
+    "evaluation": 2440,
     "fast": 290,
     "http": 150,
     "machine": 145,
@@ -69,7 +69,7 @@ ROOM_BUDGETS = {
     "objectives": 797,
     "planning": 414,
     "progress": 115,
-    "recipe": 838,
+    "recipe": 1159,
     "reporting": 1041,
     "rollouts": 559,
     "routes": 228,

@@ -41,7 +41,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/objectives",
     "src/limbeck/planning",
     "src/limbeck/progress.py",
-    "src/limbeck/recipe",
     "src/limbeck/reporting",
     "src/limbeck/rollouts",
     "src/limbeck/routes",

@@ -1,4 +1,7 @@
-"""What a user may say about an evaluation, the same for `limbeck worth` and `limbeck eval`."""
+"""The options of an evaluation, the same for `limbeck worth` and `limbeck eval`.
+
+The help of both commands is read from here, so nothing here imports pydantic before an option needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,69 +9,94 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite, nan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cyclopts import Parameter
-from pydantic import TypeAdapter, ValidationError
 
-from limbeck.errors import Unmet, UsageError
-from limbeck.recipe.grader import GraderSettings, GraderText
+from limbeck.errors import UsageError
+from limbeck.recipe.messages import evaluation as messages
+
+if TYPE_CHECKING:
+    from limbeck.recipe.grader import GraderSettings
 
 __all__ = ["EvaluationOptions", "FailUnder", "Prices", "check_limit", "option_refused", "read_limit"]
 
 Prices = dict[str, tuple[float, float]]
-Texts = Annotated[tuple[str, ...], Parameter(negative=())]
+Texts = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 JUDGE_TOKENS = 64
 MAX_PRICE = 1e9  # of 1,000 tokens: more is a slip
 _MEASURED = {"worth": "gap", "after": "gain"}
+_LIMITS = {"net": ("net difference", "points"), "recovered": ("share of the gap recovered", "%")}
 _FIELDS = "teacher_options."  # further fields of a request, as in a recipe
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How the models answer, and what their answers are measured by."""
+    """How the models generate their answers, and how these are measured."""
 
-    name: Annotated[str | None, Parameter(help="Of the evaluation's folder; a stopped one goes on.")] = None
-    grader: Annotated[str | None, Parameter(help="As in a recipe: a grader's name or module:function.")] = None
-    judge: Annotated[
-        str | None, Parameter(help="A model that compares answers in pairs; preferences then count, not grades.")
+    name: Annotated[
+        str | None,
+        Parameter(help="Name of the evaluation and its folder; an unfinished one is continued (default: generated)."),
     ] = None
-    rubric: Annotated[Path | None, Parameter(help="How the judge is asked: a jinja2 text; there is a default.")] = None
-    judge_tokens: Annotated[int, Parameter(help="The longest reply of the judge.")] = JUDGE_TOKENS
-    max_tokens: Annotated[int | None, Parameter(help="The longest answer; left out, the recipe's, else 512.")] = None
-    temperature: Annotated[float, Parameter(help="0 takes the likeliest token, the same each time.")] = 0.0
-    samples: Annotated[int, Parameter(help="Answers to each prompt; several need a temperature.")] = 1
-    seed: Annotated[int, Parameter(help="Of sampled answers and of the intervals.")] = 0
-    slots: Annotated[int | None, Parameter(help="Answers written at once; left out, the recipe's, else 32.")] = None
-    band: Annotated[float, Parameter(help="Points of difference that are worth the work.")] = 10.0
-    by: Annotated[Texts, Parameter(help="A column of the prompts to slice by; may be given many times.")] = ()
+    grader: Annotated[
+        str | None,
+        Parameter(help="Grader of the answers: its name or module:function (default: the recipe's, else by row)."),
+    ] = None
+    judge: Annotated[
+        str | None,
+        Parameter(help="Model that compares pairs of answers; its preferences replace grades (default: none)."),
+    ] = None
+    rubric: Annotated[
+        Path | None, Parameter(help="File with the judge's prompt as a Jinja template (default: built in).")
+    ] = None
+    judge_tokens: Annotated[int, Parameter(help="Maximum length of the judge's reply, in tokens.")] = JUDGE_TOKENS
+    max_tokens: Annotated[
+        int | None, Parameter(help="Maximum length of an answer, in tokens (default: the recipe's, else 512).")
+    ] = None
+    temperature: Annotated[float, Parameter(help="Sampling temperature; 0 always takes the most likely token.")] = 0.0
+    samples: Annotated[int, Parameter(help="Number of answers per prompt; above 1 needs a temperature above 0.")] = 1
+    seed: Annotated[int, Parameter(help="Random seed for sampled answers and intervals.")] = 0
+    slots: Annotated[
+        int | None, Parameter(help="Number of answers generated at the same time (default: the recipe's, else 32).")
+    ] = None
+    band: Annotated[float, Parameter(help="Smallest difference that matters, in points.")] = 10.0
+    by: Annotated[Texts, Parameter(help="Column of the prompts that splits the results. Can be repeated.")] = ()
     price: Annotated[
-        Texts, Parameter(help="MODEL=IN,OUT: its price per 1,000 tokens read and written, for example teacher=0.3,1.2.")
+        Texts,
+        Parameter(
+            help="MODEL=IN,OUT: prices per 1,000 tokens of input and output, for example teacher=0.3,1.2. "
+            "Can be repeated."
+        ),
     ] = ()
-    currency: Annotated[str, Parameter(help="Of the prices.")] = "USD"
+    currency: Annotated[str, Parameter(help="Currency of the prices.")] = "USD"
     hosted: Annotated[
-        Texts, Parameter(help="MODEL.KEY=VALUE for one at openai:, KEY as in a recipe's hosted: judge.max_calls=500.")
+        Texts,
+        Parameter(
+            help="MODEL.KEY=VALUE: a setting of a model at a hosted API, KEY as in a recipe's section hosted, for "
+            "example judge.max_calls=500. Can be repeated."
+        ),
     ] = ()
 
     def __post_init__(self) -> None:
-        counts = [each for each in (self.samples, self.slots, self.max_tokens, self.judge_tokens) if each is not None]
-        finite = isfinite(self.band) and isfinite(self.temperature)
-        if not finite or min(counts) < 1 or self.band <= 0 or self.temperature < 0 or self.seed < 0:
-            told = "samples, slots, max-tokens, judge-tokens and band are above 0, temperature and seed 0 or more"
-            raise option_refused(f"A number is out of range: {told}, and all finite", "Correct it.")
-        self.grader_settings()  # a mistake in these two is told now, and not after hours of answers
+        for option in ("samples", "slots", "max_tokens", "judge_tokens", "band"):
+            value = getattr(self, option)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise messages.not_above_0(option=option.replace("_", "-"), value=value)
+        for option in ("temperature", "seed"):
+            value = getattr(self, option)
+            if not isfinite(value) or value < 0:
+                raise messages.negative(option=option, value=value)
+        self.grader_settings()  # validate both now, before hours of generation
         self.prices()
         if self.samples > 1 and self.temperature == 0:
-            raise option_refused(
-                f"samples is {self.samples} at temperature 0", "Give a temperature: at 0 all would be alike."
-            )
-        for name, value in (("rubric", self.rubric), ("judge-tokens", self.judge_tokens)):
+            raise messages.samples_equal(samples=self.samples)
+        for option, value in (("rubric", self.rubric), ("judge-tokens", self.judge_tokens)):
             if self.judge is None and value not in (None, JUDGE_TOKENS):
-                raise option_refused(f"{name} is {value}, and nobody judges", "Name the judge too, or leave it out.")
+                raise messages.judge_missing(option=option)
 
     def arguments(self) -> list[str]:
-        """What was chosen here, as a command line says it; the name is this evaluation's own and is left out."""
+        """The options that differ from their defaults, as a command line spells them; the name is left out."""
         found: list[str] = []
         for each in fields(self):
             value = getattr(self, each.name)
@@ -78,12 +106,17 @@ class EvaluationOptions:
         return found
 
     def grader_settings(self) -> GraderSettings | None:
-        """The grader that is named here, if one is."""
+        """The grader that was chosen here, if one was."""
+        if self.grader is None:
+            return None
+        from pydantic import TypeAdapter, ValidationError
+
+        from limbeck.recipe.grader import GraderKind, GraderText
+
         try:
             return TypeAdapter(GraderText).validate_python(self.grader)
-        except ValidationError as error:
-            first: Mapping[str, Any] = error.errors()[0]
-            raise option_refused(f"grader is {self.grader!r}: {first['msg']}", "Name another grader.") from None
+        except ValidationError:
+            raise messages.grader_invalid(grader=self.grader, known=list(get_args(GraderKind))) from None
 
     def prices(self) -> Prices:
         """The prices by alias."""
@@ -95,75 +128,72 @@ class EvaluationOptions:
                 if not alias or not 0 <= price_in <= MAX_PRICE or not 0 <= price_out <= MAX_PRICE:
                     raise ValueError(text)
             except ValueError:
-                raise option_refused(f"price is {text!r}", "Write MODEL=IN,OUT, for example teacher=0.3,1.2.") from None
+                raise messages.price_invalid(text=text) from None
             found[alias] = (price_in, price_out)
         return found
 
     def hosted_settings(self, alias: str) -> dict[str, Any]:
-        """What `hosted` says of a model."""
-        from limbeck.recipe.files import plain_value  # --help need not wait for it
+        """The settings that `hosted` has for a model."""
+        from limbeck.recipe.files import plain_value
 
-        said = [text.partition(".")[2].partition("=") for text in self.hosted if text.partition(".")[0] == alias]
-        found = {key: plain_value(value) for key, _, value in said}
+        given = [text.partition(".")[2].partition("=") for text in self.hosted if text.partition(".")[0] == alias]
+        found = {key: plain_value(value) for key, _, value in given}
         fields = {key.removeprefix(_FIELDS): found.pop(key) for key in list(found) if key.startswith(_FIELDS)}
         return found | ({"parameters": fields} if fields else {})
 
     def refuse_unused(self, known: Collection[str]) -> None:
-        """Raises UsageError where `hosted` is about none of the `known` models, which are behind a chat API."""
+        """Raises UsageError for an entry of `hosted` that belongs to none of the `known` models at hosted APIs."""
         for text in self.hosted:
-            if text.partition(".")[0] not in known:
-                told = f"Write MODEL.KEY=VALUE; behind a chat API are here: {', '.join(sorted(known)) or 'none'}."
-                raise option_refused(f"hosted is {text!r}, which is about no model behind a chat API", told)
+            if text.partition(".")[0] in known:
+                continue
+            if known:
+                raise messages.model_not_hosted(text=text, known=sorted(known))
+            raise messages.no_model_hosted(text=text)
 
 
 def read_limit(text: str) -> tuple[str, float]:
-    """The name and the number of a limit: net=10 (points of difference) or recovered=50 (per cent)."""
+    """The name and the number of a limit: net=10 (points of difference) or recovered=50 (percent of the gap)."""
     name, _, number = text.partition("=")
     try:
         limit = float(number)
     except ValueError:
         limit = nan
-    if name not in ("net", "recovered") or not isfinite(limit):
-        raise option_refused(f"fail-under is {text!r}", "Write net=POINTS or recovered=PERCENT.")
+    if name not in _LIMITS or not isfinite(limit):
+        raise messages.limit_invalid(text=text)
     return name, limit
 
 
 def check_limit(text: str, result: Mapping[str, Any]) -> None:
     """Refuse a result whose interval begins below a limit.
 
-    Net is teacher against student before distilling, distilled against student after, else the first comparison.
+    The net difference is teacher minus student before distilling, distilled minus student after, else that of the first
+    comparison.
 
     Raises:
-        Unmet: the lower end is below, or there is no such number.
+        Unmet: the lower end is below, or the result has no such number.
     """
     name, limit = read_limit(text)
+    measure, unit = _LIMITS[name]
     interval = result["gap_recovered"]
     if name == "net":
         measured = (result["verdict"] or {}).get(_MEASURED.get(result["kind"], ""))
         interval = measured or next((each["difference"] for each in result["comparisons"]), None)
-    if interval is None or round(100 * interval["low"], 9) < limit:
-        given = "not known"
-        if interval is not None:
-            given = f"{100 * interval['estimate']:.1f}, and its interval begins at {100 * interval['low']:.1f}"
-        raise Unmet(
-            "evaluation.below",
-            given=f"{name} is {given}.",
-            needed=f"The lower end of its interval must be {limit:g} or more, as --fail-under says.",
-            fix="Train on, evaluate on more prompts, or ask for less.",
-        )
+    if interval is None:
+        raise messages.measure_unknown(measure=measure, limit=text)
+    if round(100 * interval["low"], 9) < limit:
+        estimate, low = 100 * interval["estimate"], 100 * interval["low"]
+        raise messages.below_limit(measure=measure, estimate=estimate, low=low, unit=unit, limit=text)
 
 
 def option_refused(given: str, fix: str) -> UsageError:
-    """What to raise for an option that cannot be meant."""
-    return UsageError(
-        "evaluation.option", given=f"{given}.", needed="An evaluation has to be meant as it is asked for.", fix=fix
-    )
+    """The error for an option that an evaluation cannot use."""
+    return messages.option_invalid(given=given, fix=fix)
 
 
 FailUnder = Annotated[
     str | None,
     Parameter(
-        help="net=POINTS or recovered=PERCENT: exit 4 if the interval's lower end is below.",
+        help="net=POINTS or recovered=PERCENT: exit with code 4 if the lower end of the interval is below.",
         validator=lambda kind, text: text is None or read_limit(text),
     ),
 ]

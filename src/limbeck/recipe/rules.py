@@ -1,18 +1,19 @@
-"""Rules that a type cannot say: what a route cannot do, and settings that must fit other settings.
+"""Rules that a type cannot express: what a route cannot do, and settings that must fit other settings.
 
-A rule raises at the setting that has to change, with a stable code, the reason and a fix, so that all faults of a
-recipe can be told at once.
+A rule raises at the setting that has to change, so that all problems of a recipe are reported at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from limbeck.names import check_name
+from limbeck.recipe.messages import rules as messages
+from limbeck.recipe.messages.rules import BrokenRule
 
 # Settings that not every objective uses.
 OBJECTIVES_OF = {
@@ -21,16 +22,16 @@ OBJECTIVES_OF = {
     "forward_weight": ("kl_mix",),
     "temperature": ("divergence", "kl_mix", "soft_targets"),
 }
-# Settings of the answers that a teacher writes to train on.
+# Settings of the answers that a teacher generates to train on.
 TEACHER_ANSWER_SETTINGS = ("max_teacher_tokens", "teacher_temperature", "teacher_examples")
-NO_CROSS_ENTROPY = "On-policy there is no cross-entropy term: it would reward the student for repeating its own words."
-# Settings of a teacher behind an interface.
+# Settings of a teacher at a hosted API.
 HOSTED = ("hosted", "teacher_options")
 
 
-def fault(code: LiteralString, needed: str, fix: str) -> PydanticCustomError:
-    """What a rule raises. `recipe.files` makes a problem of it, with the place and the value."""
-    return PydanticCustomError(code, "{needed}", {"needed": needed, "fix": fix})
+def setting_error(broken: BrokenRule) -> PydanticCustomError:
+    """The error that a rule raises inside pydantic. `recipe.files` adds the place and the value."""
+    code = cast("LiteralString", broken.code)
+    return PydanticCustomError(code, "{needed}", {"needed": broken.needed, "fix": broken.fix})
 
 
 def whole(value: object) -> object:
@@ -39,57 +40,43 @@ def whole(value: object) -> object:
 
 
 def check_run_name(text: str | None) -> str | None:
-    """A run and an endpoint have a folder of their own."""
+    """A run and an endpoint each have a folder of that name."""
     return None if text is None else check_name(text, what="folder")
 
 
 def is_hosted(model: object) -> bool:
-    """Whether a model's text names a chat API."""
+    """Whether a model reference is one of a hosted API."""
     return str(model).strip().startswith("openai:")
 
 
 def check_local_model(text: str | None, info: ValidationInfo) -> str | None:
     if text is None or not text.strip().startswith(("openai:", "vllm:")):
         return text
-    fix = "Name a model whose weights this machine can hold: a hub id, a folder, a file.gguf or run:NAME."
     if info.field_name != "teacher":
-        why = "The student is trained here."
-    elif not is_hosted(text):
-        why = "This version asks no scoring server."
-        fix += " Or let its chat API write: route: off-policy, teacher: openai:MODEL, hosted: {base_url: URL/v1}."
-    elif info.data.get("route") == "off-policy":
-        return text
-    else:
-        why = "On-policy, the teacher scores a text that the student wrote. A chat API can write and cannot score a "
-        why += "given text."
-        fix += " Or write route: off-policy, for which a teacher only has to write."
-    raise fault("recipe.model-remote", why, fix)
+        raise setting_error(messages.student_remote())
+    if not is_hosted(text):
+        raise setting_error(messages.teacher_served())
+    if info.data.get("route") != "off-policy":
+        raise setting_error(messages.teacher_cannot_score())
+    return text
 
 
 def check_teacher_present(value: object, info: ValidationInfo) -> object:
     if value is None and info.data.get("route", "supervised") != "supervised":
-        raise fault("recipe.key-missing", "This route has a teacher.", "Name one.")
+        raise setting_error(messages.teacher_missing())
     return value
 
 
 def check_objective(objective: str, info: ValidationInfo) -> str:
     if objective == "cross_entropy" and info.data.get("route") == "on-policy":
-        raise fault(
-            "recipe.cross-entropy",
-            NO_CROSS_ENTROPY,
-            "Remove it. To learn answers that people wrote beside the teacher's word, set own_answers.",
-        )
+        raise setting_error(messages.cross_entropy_on_policy())
     if objective != "cross_entropy" and is_hosted(info.data.get("teacher")):
-        raise fault(
-            "recipe.model-remote",
-            "A chat API writes text and does not tell its distribution, which this objective compares.",
-            "Write objective: cross_entropy, or name a teacher whose weights this machine can hold.",
-        )
+        raise setting_error(messages.teacher_has_no_distribution())
     return objective
 
 
 def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object]) -> str | None:
-    """What else a recipe must say for a setting to have an effect; None if it has one, or if that cannot be told."""
+    """What else a recipe needs for a setting to have an effect; None if it has one, or if that is not known yet."""
     route, objective = values.get("route"), values.get("objective")
     if route is not None and route not in routes:
         return f"route: {' or '.join(routes)}"
@@ -98,62 +85,55 @@ def needed_for(name: str, routes: tuple[str, ...], values: Mapping[str, object])
         return f"objective: {' or '.join(objectives)}"
     practice_only = (route, values.get("warmup", ""), values.get("on_policy_share")) == ("on-policy", None, 1)
     if name in TEACHER_ANSWER_SETTINGS and practice_only:
-        return "warmup, or on_policy_share below 1"
+        return "warmup or on_policy_share below 1"
     if name in HOSTED and "teacher" in values and not is_hosted(values["teacher"]):
         return "teacher: openai:MODEL"
     if name == "teacher_dtype" and is_hosted(values.get("teacher")):
-        return "a teacher whose weights are here"
+        return "a local teacher"
     if name == "train_on" and route in ("on-policy", "off-policy") and values.get("own_answers", "") is None:
-        return "own_answers, or route: supervised"
+        return "own_answers or route: supervised"
     return None
 
 
 def check_on_policy_share(share: float, info: ValidationInfo) -> float:
-    """A step has whole prompts: a share that rounds to all or none of them would be another one than it says."""
+    """A step has whole prompts: a share that rounds to all or none of them would not mix anything."""
     num_prompts = info.data.get("prompts_per_step")
     if share < 1 and num_prompts is not None and (num := round(share * num_prompts)) in (0, num_prompts):
-        why = f"Of {num_prompts} prompts a step, on_policy_share {share} is {'all' if num else 'none'}: nothing would "
-        raise fault("recipe.setting-unused", why + "be mixed.", "Write more prompts_per_step or another share.")
+        message = messages.share_of_all if num else messages.share_of_none
+        raise setting_error(message(share=share, num_prompts=num_prompts))
     return share
 
 
 def check_warmup_leaves_practice(warmup: Any, info: ValidationInfo) -> Any:
     steps = info.data.get("steps")
     if warmup is not None and steps is not None and warmup.steps >= steps:
-        why = "The warm-up takes the first of the steps, and practice needs some too."
-        fix = f"Write at most warmup: {{steps: {steps - 1}}}, or more steps."
-        raise fault("recipe.warmup-too-long", why, fix)
+        raise setting_error(messages.warmup_too_long(steps=steps))
     return warmup
 
 
 def check_warmup_steps(num_steps: int, info: ValidationInfo) -> int:
     steps = info.data.get("steps")
     if steps is not None and num_steps >= steps and num_steps > 0:
-        why = "The learning rate must reach its full value before the run ends."
-        raise fault("recipe.warmup-too-long", why, f"Write at most warmup_steps: {steps - 1}, or more steps.")
+        raise setting_error(messages.warmup_steps_too_many(steps=steps))
     return num_steps
 
 
 def check_answers_can_differ(temperature: float, info: ValidationInfo) -> float:
     off_policy, warmup = info.data.get("route") == "off-policy", info.data.get("warmup")
     num_answers = info.data.get("answers_per_prompt") if off_policy else warmup and warmup.answers_per_prompt
-    if temperature == 0 and (num_answers or 1) > 1:
-        why = "At temperature 0 a teacher writes the same answer to a prompt each time."
-        fix = f"Write {'' if off_policy else 'warmup.'}answers_per_prompt: 1, or a temperature above 0."
-        raise fault("recipe.answers-alike", why, fix)
+    if temperature == 0 and num_answers is not None and num_answers > 1:
+        setting = f"{'' if off_policy else 'warmup.'}answers_per_prompt"
+        raise setting_error(messages.answers_equal(setting=setting, num=num_answers))
     return temperature
 
 
 def check_prices_given(cost: float | None, info: ValidationInfo) -> float | None:
     if cost is not None and None in (info.data.get("input_price", 0), info.data.get("output_price", 0)):
-        why = "The most that a call can cost is reserved before it is sent, which takes both prices."
-        fix = "Write input_price and output_price, or max_total_tokens instead of max_cost."
-        raise fault("recipe.price-missing", why, fix)
+        raise setting_error(messages.prices_missing())
     return cost
 
 
 def check_precision_with_lora(precision: str, info: ValidationInfo) -> str:
     if precision != "float32" and info.data.get("lora") is not None:
-        why = "Adapters are merged into their base at the end, and bf16-mixed would have rounded the base."
-        raise fault("recipe.precision-lora", why, "Leave out precision, or lora.")
+        raise setting_error(messages.precision_with_lora())
     return precision

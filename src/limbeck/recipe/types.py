@@ -1,4 +1,4 @@
-"""What a setting may hold: types whose text says which values they take, and which routes use a setting."""
+"""The types of settings, each with a text on its values, and the routes that use a setting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from limbeck.recipe import rules
 
 EVERY = ("on-policy", "off-policy", "supervised")
-# For settings that not every route uses. A part of a setting is used on the routes of the whole.
+# Fields of settings that not every route uses. A section's parts have the routes of the section.
 on_policy_only: Callable[..., Any] = partial(Field, json_schema_extra={"routes": ["on-policy"]})
 with_teacher: Callable[..., Any] = partial(Field, json_schema_extra={"routes": ["on-policy", "off-policy"]})
 hosted_only: Callable[..., Any] = partial(Field, json_schema_extra={"routes": ["off-policy"]})
 
-# Types of settings. The text in each says which values it takes; a choice of words says so itself.
+# Types of settings. The text in each describes its values; a choice of words needs none.
 NonEmptyText = Annotated[str, Field(pattern=r"\S")]
 PathText = Annotated[NonEmptyText, "the path of a file"]
 Count = Annotated[int, BeforeValidator(rules.whole), Field(ge=1), "a whole number, 1 or more"]
@@ -28,18 +28,18 @@ Price = Annotated[NonNegative | None, "null, or a number, 0 or more"]
 Address = Annotated[
     str,
     Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$"),
-    "an address with http or https, without user, password or query",
+    "an http or https address without user, password or query",
 ]
 PositiveShare = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
 Share = Annotated[float, Field(ge=0, le=1), "a number from 0 to 1"]
 HeldOutSetting = Annotated[
     Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)] | NonEmptyText,
-    "a share between 0 and 1 (0.1), a count from 1 up (200), or the path of a prompt file",
+    "a share between 0 and 1 (0.1), a count of 1 or more (200), or the path of a prompt file",
 ]
 ModelText = Annotated[
     NonEmptyText,
     AfterValidator(rules.check_local_model),
-    "a model whose weights this machine can hold: a hub id, a folder, a file.gguf, run:NAME or run:NAME@STEP",
+    "a local model: a hub id, a folder, a .gguf file, run:NAME or run:NAME@STEP",
 ]
 TeacherText = Annotated[
     NonEmptyText | None,

@@ -25,7 +25,6 @@ PENDING: tuple[str, ...] = (
     "docs",
     "examples",
     "recipes",
-    "src/limbeck/cli.py",
     "src/limbeck/console.py",
     "src/limbeck/conversation.py",
     "src/limbeck/fast",

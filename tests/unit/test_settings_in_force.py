@@ -149,5 +149,5 @@ def test_a_share_that_would_mix_nothing_is_refused(share, num_prompts, fine):
 
 @pytest.mark.report("CF-04")
 def test_settings_of_a_judge_without_a_judge_are_refused():
-    with pytest.raises(UsageError, match="judge-tokens is 128, and nobody judges"):
+    with pytest.raises(UsageError, match="judge-tokens is set without --judge"):
         EvaluationOptions(judge_tokens=128)

@@ -157,6 +157,12 @@ def size_text(num_bytes: int) -> str:
 
 
 def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:
-    """What the machine gives, and which environment variables have a say."""
-    printer.table([{"what": name.replace("_", " "), "here": value} for name, value in machine.items()])
+    """What the machine offers, and the environment variables that Limbeck and its libraries read."""
+    printer.table([_machine_row(name, value) for name, value in machine.items()])
     printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))
+
+
+def _machine_row(name: str, value: object) -> dict[str, object]:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return {"property": f"{name.removesuffix('_bytes')} memory", "value": f"{value / GIB:.1f} GiB"}
+    return {"property": name.replace("_", " "), "value": value}

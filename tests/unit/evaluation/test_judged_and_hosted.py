@@ -112,14 +112,14 @@ def test_a_judge_here_judges_what_has_no_reference_and_after_has_no_share_of_the
 def test_options_about_nobody_are_refused(tmp_path):
     recipe = held_out(tmp_path)
     for options, told in (
-        ({"hosted": ("judge.max_calls=3",)}, "about no model"),
-        ({"hosted": ("max_calls=3",)}, "about no model"),
+        ({"hosted": ("judge.max_calls=3",)}, "No model of this evaluation"),
+        ({"hosted": ("max_calls=3",)}, "No model of this evaluation"),
         ({"judge": "openai:x", "hosted": ("judge.max_cals=3",)}, "max_cals"),
         ({"judge": "openai:x", "hosted": ("judge.max_calls=many",)}, "max_calls"),
     ):
         with pytest.raises(UsageError, match=told):
             api.worth(recipe, EvaluationOptions(max_tokens=5, grader="exact", **options))
-    with pytest.raises(UsageError, match="nobody judges"):
+    with pytest.raises(UsageError, match="--judge"):
         EvaluationOptions(rubric=tmp_path)
     found = EvaluationOptions(judge="x", hosted=("judge.teacher_options.seed=null", "judge.max_cost=2", "t.alias=a"))
     assert found.hosted_settings("judge") == {"max_cost": 2, "parameters": {"seed": None}}

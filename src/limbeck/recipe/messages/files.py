@@ -89,7 +89,7 @@ def key_duplicate(*, first: str) -> RuleText:
 
 @error(RecipeError, "recipe.explained")
 def setting_unknown(*, name: str, reason: str, fix: str) -> Text:
-    return Text(given="{name!r} is not a setting.", needed="{reason}", fix="{fix}")
+    return Text(given="The setting {name!r} was requested.", needed="{reason}", fix="{fix}")
 
 
 @error(RecipeError, "recipe.problems")

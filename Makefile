@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_VENV := .venv-docs
+DOCS_INSTALLED := $(DOCS_VENV)/.installed
 
-.PHONY: demo test slow lint bench bench-peers docs models clean
+NEWEST_VENV := .venv-newest
+
+.PHONY: demo test slow newest lint bench bench-peers docs docs-site transcripts models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
@@ -14,6 +18,14 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED) models
 	$(BIN)/python -m pytest -m slow --durations=0
+
+# The default tests with the newest transformers, peft and tokenizers on the pinned torch: what will break next.
+newest:
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	grep -v -i -E '^(transformers|peft|tokenizers|safetensors|huggingface_hub|hf-xet)==' constraints.txt > $(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade --constraint $(NEWEST_VENV)/constraints.txt --editable '.[dev]'
+	$(NEWEST_VENV)/bin/python -m pip list | grep -i -E '^(torch|transformers|peft|tokenizers) '
+	$(NEWEST_VENV)/bin/python -m pytest
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -31,8 +43,17 @@ bench: $(INSTALLED) models bench-peers
 bench-peers: $(INSTALLED)
 	$(BIN)/python benchmarks/peers.py
 
+# The pages that are made from the code.
 docs: $(INSTALLED)
 	$(BIN)/python scripts/generate_docs.py
+
+# The output of the commands that the pages show, from running them on the demo's pair (two minutes).
+transcripts: $(INSTALLED)
+	$(BIN)/python scripts/transcripts.py
+
+# The documentation as a site: build/docs/index.html. It needs nothing of the package, so it has its own small environment.
+docs-site: $(DOCS_INSTALLED)
+	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 # The real pair that the slow tests and benchmarks use; kept in the user's cache, made once.
 models: $(INSTALLED)
@@ -43,5 +64,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(DOCS_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python scripts/extra.py docs | $(DOCS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(NEWEST_VENV) $(DOCS_VENV) build

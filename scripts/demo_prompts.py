@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from limbeck.embedded import task
 from limbeck.embedded.task import STYLE, write_prompts
 
 FOLDER = Path(__file__).parent.parent / "recipes" / "demo"
+PAIR = Path(task.__file__).parent  # holds the pair that ships with Limbeck: student, teacher
 
 
 def write_all(folder: Path = FOLDER) -> None:
@@ -21,6 +23,13 @@ def write_all(folder: Path = FOLDER) -> None:
     write_prompts(folder / "refunds.jsonl", 150, seed=4, topic="refund")
     write_prompts(folder / "held-out.jsonl", 200, seed=2, side="held-out")
     write_prompts(folder / "held-out-own.jsonl", 200, seed=2, side="held-out", style=STYLE)
+
+
+def write_demo_folder(folder: Path) -> None:
+    """The prompts that `limbeck demo` writes into its folder `demo`, where the tutorial begins."""
+    folder.mkdir(parents=True)
+    write_prompts(folder / "prompts.jsonl", 4000, seed=1)
+    write_prompts(folder / "held-out.jsonl", 300, seed=2, side="held-out")
 
 
 if __name__ == "__main__":

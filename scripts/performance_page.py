@@ -1,4 +1,4 @@
-"""docs/performance.md, made from the figures that the benchmarks saved: `make docs`."""
+"""docs/explanation/performance.md, made from the figures that the benchmarks saved: `make docs`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ QUESTIONS = {
     "vs_trl": (
         "A whole step against TRL",
         "TRL's `DistillationTrainer` and Limbeck's on-policy step, in turn, on the same prompts, number of tokens and "
-        "objective (beta 1, temperature 1). `vs X` says how many times as long a step of X takes in the same round; `x "
-        "floor` how many times the least that this machine could need. Phases are shares of a side's own step.",
+        "objective (beta 1, temperature 1). `vs X`: how many times as long a step of X takes in the same round. `x "
+        "floor`: how many times the least this machine could need. Generation, scoring and update are shares of "
+        "a side's own step.",
     ),
     "vs_trl_stored": (
-        "Scoring and updating alone, and whether both learn the same",
-        "Both sides read the same stored answers, so nothing is written. Loss and gradient of the first step are "
+        "Scoring and update alone, and whether both sides learn the same",
+        "Both sides read the same stored answers, so nothing is generated. Loss and gradient of the first step are "
         "compared.",
     ),
     "rollouts": (
-        "Writing answers against `generate`",
-        "Useful tokens a second: what stands after an answer's stop token does not count.",
+        "Generation against `generate`",
+        "Useful tokens per second: tokens after an answer's stop token do not count.",
     ),
     "loss": (
         "The loss alone",
-        "Forward and backward over the same hidden states; memory is what that adds to the process.",
+        "Forward and backward pass over the same hidden states; memory is what they add to the process.",
     ),
     "routes": (
         "Both routes at the same compute, and an adapter against all weights",
         "The pair that ships with Limbeck, one seed, exact answers to 200 held-out messages. Compute is counted in "
-        "operations, the teacher's writing included.",
+        "operations, the teacher's generation included.",
     ),
     "precision": (
         "float32 and bf16-mixed end at the same place",
@@ -45,25 +46,29 @@ QUESTIONS = {
     ),
     "scaling": (
         "How a step's cost grows",
-        "Limbeck alone. A cost is at most linear if no point pays more for a unit than the one before, but for noise.",
+        "Limbeck alone. A cost is at most linear if, apart from noise, no point costs more per unit than the one "
+        "before.",
     ),
 }
 
+# Column heads of saved tables, as this page calls these phases of a step.
+PHASES = {"writing": "generation", "reading": "scoring", "updating": "update"}
+
 UNVERIFIED = """## What is not verified
 
-- Nothing here was measured on a GPU. The same structure is meant to serve there (one big batch, the head at completion
-  positions only, no logits of all tokens), but no figure on this page says so.
-- Figures are of one machine and of small models. On others the shares of the phases differ, and with them the ratios:
-  run it where you train.
+- Nothing here was measured on a GPU. The same structure should help there (one large batch, the output head at
+  completion positions only, never the logits of all tokens), but no figure on this page shows it.
+- All figures are from one machine and small models. Elsewhere the shares of the phases differ, and with them the
+  ratios: run the benchmarks where you train.
 """
 
 HOW = """## How to run it again
 
     make bench
 
-makes the real pair of models and the peers' environment first (`benchmarks/peers.py`; pinned versions, apart from the
-package). It wants a machine with nothing else to do: with a busy neighbour, figures of two-threaded work mean little.
-`--save` keeps a benchmark's figures in the folder baselines beside it, and `make docs` writes this page from them.
+first builds the real pair of models and the peers' environment (`benchmarks/peers.py`; pinned versions, separate from
+the package). Use an otherwise idle machine: next to a busy process, figures of two-threaded work mean little. `--save`
+keeps a benchmark's figures in the folder `benchmarks/baselines`, and `make docs` writes this page from them.
 """
 
 
@@ -82,6 +87,14 @@ def performance_page(baselines: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([*parts, HOW, UNVERIFIED])
 
 
+def _as_shown(saved: Table) -> Table:
+    """The ratios right behind the time that they compare, so that a narrow window shows them; phases by their names."""
+    ratios = [index for index, column in enumerate(saved.columns) if column.startswith("vs ")]
+    order = [0, 1, *ratios, *(index for index in range(2, len(saved.columns)) if index not in ratios)]
+    columns = tuple(PHASES.get(saved.columns[index], saved.columns[index]) for index in order)
+    return Table(saved.title, columns, tuple(tuple(row[index] for index in order) for row in saved.rows))
+
+
 def _script(name: str) -> str:
     return name.removesuffix("_stored") + ".py"
 
@@ -94,6 +107,6 @@ def _section(name: str, baseline: Mapping[str, Any]) -> str:
     where = f"{about['date']}, {about['machine']}, {about['threads']} threads; {named}.\n\n    {baseline['command']}\n"
     parts = [f"## {title}\n\n{question}\n\n{where}"]
     for saved in baseline["tables"]:
-        table = Table(saved["title"], tuple(saved["columns"]), tuple(map(tuple, saved["rows"])))
+        table = _as_shown(Table(saved["title"], tuple(saved["columns"]), tuple(map(tuple, saved["rows"]))))
         parts.append(f"**{table.title}**\n\n{render(table)}\n")
     return "\n".join(parts)

@@ -59,7 +59,37 @@ def language_model(
 def tiny_model(*, seed: int = 0, scale: float = 4.0, dtype: torch.dtype = torch.float32, **options) -> LanguageModel:
     """A tiny Llama with clear preferences (its logits are scaled up), 300 ids."""
     tokenizer = tiny_tokenizer()
-    return language_model(tiny_llama(tokenizer, seed=seed, scale=scale, **options).to(dtype), tokenizer)
+    module = tiny_llama(tokenizer, seed=seed, scale=scale, **options)
+    return language_model(in_float64(module) if dtype == torch.float64 else module.to(dtype), tokenizer)
+
+
+def in_float64(module: PreTrainedModel) -> PreTrainedModel:
+    """A model of the Llama family that computes in float64 throughout, changed in place.
+
+    As transformers writes them, its norms, its angles and eager attention's softmax round to float32 whatever the dtype
+    of the weights, by an amount that follows the order of the sums: the CPU, the threads and the width of a batch.
+    """
+    module.double()
+    module.set_attn_implementation("sdpa")
+    for part in module.modules():
+        if hasattr(part, "variance_epsilon"):
+            part.forward = partial(_exact_norm, part)
+        elif hasattr(part, "inv_freq"):
+            part.forward = partial(_exact_angles, part)
+    return module
+
+
+def _exact_norm(norm: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    return norm.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + norm.variance_epsilon)
+
+
+@torch.no_grad()
+def _exact_angles(
+    rotary: torch.nn.Module, hidden: torch.Tensor, position_ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = position_ids.unsqueeze(-1).double() * rotary.inv_freq.double()
+    angles = torch.cat([angles, angles], dim=-1)
+    return tuple((part * rotary.attention_scaling).to(hidden.dtype) for part in (angles.cos(), angles.sin()))
 
 
 def prompt_of(ids: Sequence[int], *, occurrence: int = 0, source: str = "rows.jsonl:1") -> Prompt:

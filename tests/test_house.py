@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "limbeck"
 
 # From the ground up. A file imports from lower floors, or from its own folder.
 FLOORS = (
-    ("errors", "names", "console", "progress", "compat"),
+    ("errors", "names", "console", "progress", "compat", "messages"),
     ("recipe", "runs", "machine", "http"),
     ("objectives",),
     ("data",),
@@ -30,13 +30,14 @@ FLOORS = (
     ("training",),
     ("routes", "evaluation"),
     ("planning",),
-    ("driver",),
+    ("driver", "stepping"),
     ("reporting", "exports"),
-    ("studio", "embedded", "api", "cli", "conversation"),
+    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking"),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
 WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", "console"), ("progress", "errors")}
+WITHIN_GROUND_FLOOR |= {("messages", "errors")}
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",
@@ -48,38 +49,44 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 2_660  # 4,000 is what the house allows
+MAX_STEP_LINES = 3_240  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
-    "api": 152,
-    "cli": 292,
-    "compat": 73,
+    "api": 295,
+    "checked": 44,
+    "cli": 384,
+    "compat": 89,
     "console": 139,
     "conversation": 74,
-    "data": 1388,
-    "driver": 258,
-    "embedded": 244,
-    "errors": 110,
-    "evaluation": 2440,
+    "data": 1304,
+    "driver": 261,
+    "embedded": 245,
+    "errors": 136,
+    "evaluation": 2495,
     "fast": 290,
+    "given": 183,
     "http": 150,
-    "machine": 145,
-    "models": 810,
+    "looking": 31,
+    "machine": 194,
+    "messages": 93,
+    "models": 1092,
     "names": 54,
     "objectives": 797,
-    "planning": 414,
+    "planning": 431,
     "progress": 115,
-    "recipe": 1159,
-    "reporting": 1041,
+    "recipe": 1240,
+    "reporting": 1154,
+    "results": 144,
     "rollouts": 559,
-    "routes": 228,
+    "routes": 227,
     "runs": 857,
+    "stepping": 110,
     "teachers": 823,
-    "training": 1230,
+    "training": 1298,
 }
 # Imported only where the user's own object is of them.
 OPTIONAL_OBJECTS = {"pandas", "datasets", "IPython"}
-MAX_UNTYPED = 222
+MAX_UNTYPED = 223
 WITHOUT_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),

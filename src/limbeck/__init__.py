@@ -1,7 +1,9 @@
 """Limbeck: distil a large language model into a small one, on your own prompts.
 
+    limbeck.distil(student, teacher, prompts)                      two models of transformers, in memory
+    limbeck.train("recipe.yaml")                                   what the command line does, as functions
+    limbeck.steps(student, teacher, prompts)                       the steps, for a loop of your own
     limbeck.divergence(student_logits, teacher_logits, beta)       the objectives, as plain functions
-    limbeck.train("recipe.yaml")                                   what the command line does, as a function
 
 Names are imported when they are used, so that `import limbeck` costs nothing.
 """
@@ -12,35 +14,84 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limbeck.api import chat, check, demo, mark, resume, train
+    from limbeck.api import (
+        answers,
+        chat,
+        check,
+        demo,
+        distil,
+        doctor,
+        evaluate,
+        mark,
+        plan,
+        resume,
+        steps,
+        train,
+        tune_process,
+        worth,
+    )
     from limbeck.errors import LimbeckError
+    from limbeck.looking import export, lineage, list_runs, report, show
     from limbeck.objectives.divergence import divergence, kl_mix, soft_targets
     from limbeck.objectives.fused import fused_divergence
+    from limbeck.objectives.head import Head
+    from limbeck.objectives.objective import Objective
     from limbeck.objectives.topk import topk_divergence
+    from limbeck.recipe.evaluation import EvaluationOptions
+    from limbeck.recipe.recipe import Recipe
+    from limbeck.results import Evaluation, Run
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Evaluation",
+    "EvaluationOptions",
+    "Head",
     "LimbeckError",
+    "Objective",
+    "Recipe",
+    "Run",
+    "answers",
     "chat",
     "check",
     "demo",
+    "distil",
     "divergence",
+    "doctor",
+    "evaluate",
+    "export",
     "fused_divergence",
     "kl_mix",
+    "lineage",
+    "list_runs",
     "mark",
+    "plan",
+    "report",
     "resume",
+    "show",
     "soft_targets",
+    "steps",
     "topk_divergence",
     "train",
+    "tune_process",
+    "worth",
 ]
 
 _HOMES = {
     "errors": ("LimbeckError",),
+    "looking": ("export", "lineage", "list_runs", "report", "show"),
     "objectives.divergence": ("divergence", "kl_mix", "soft_targets"),
     "objectives.fused": ("fused_divergence",),
+    "objectives.head": ("Head",),
+    "objectives.objective": ("Objective",),
     "objectives.topk": ("topk_divergence",),
-    "api": ("chat", "check", "demo", "mark", "resume", "train"),
+    "recipe.evaluation": ("EvaluationOptions",),
+    "recipe.recipe": ("Recipe",),
+    "results": ("Evaluation", "Run"),
+    "api": (
+        *("answers", "chat", "check", "demo", "distil", "doctor", "evaluate", "mark", "plan", "resume", "steps"),
+        *("train", "tune_process", "worth"),
+    ),
 }
 
 

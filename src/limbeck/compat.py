@@ -22,16 +22,25 @@ __all__ = [
     "attention_implementation",
     "construct_scalar",
     "find_file",
+    "gradient_hooks",
+    "keeps_validation_plain",
     "llama_body",
     "lora_scaling",
     "lora_weights",
+    "put_gradient_hooks",
     "recomputable_layers",
     "replace_forward",
     "resolve_scalar",
     "restore_forward",
 ]
 
-SEEN = {"transformers": ("5.24.0",), "peft": ("0.21.2",), "ruamel.yaml": ("0.19.1",)}
+SEEN = {
+    "transformers": ("5.24.0",),
+    "peft": ("0.21.2",),
+    "ruamel.yaml": ("0.19.1",),
+    "pydantic": ("2.14.4",),
+    "torch": ("2.13.0",),
+}
 """Versions with which every function of this file was tested."""
 
 # What a decoder of its own reads of a Llama-shaped model, by place: of the body, of a layer, of its two halves.
@@ -132,3 +141,22 @@ def construct_scalar(node: Node) -> object:
     yaml = YAML(typ="safe", pure=True)
     _need(yaml.constructor, ("construct_object",), "ruamel.yaml")
     return yaml.constructor.construct_object(node)
+
+
+def keeps_validation_plain(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Marks an `__init__` that pydantic's `model_validate` need not call, as its own is marked (pydantic 2.11 to 2.14).
+
+    Without the mark an error that it raises would be wrapped a second time.
+    """
+    vars(initialise)["__pydantic_base_init__"] = True
+    return initialise
+
+
+def gradient_hooks(weight: Any) -> Any:
+    """What is called when the gradient of a parameter is finished; None where nothing is (torch 2.8 to 2.13)."""
+    return weight._post_accumulate_grad_hooks
+
+
+def put_gradient_hooks(weight: Any, hooks: Any) -> None:
+    """Puts back what `gradient_hooks` gave."""
+    weight._post_accumulate_grad_hooks = hooks

@@ -40,6 +40,7 @@ from limbeck.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
+from limbeck.training.inputs import keep_inputs
 from limbeck.training.provenance import (
     changed_settings,
     first_start,
@@ -72,7 +73,8 @@ def train_run(
     recipe = loaded.recipe
     plan = _prepare(recipe)
     with Run.create(Path(recipe.workspace), recipe.name) as run, ending(Log(run, listen)) as log:
-        _drive(log, plan, watch, None)
+        recipe, material = keep_inputs(run, recipe, plan.material)
+        _drive(log, replace(plan, recipe=recipe, material=material), watch, None)
     return run
 
 
@@ -152,10 +154,11 @@ def answer_run(loaded: LoadedRecipe, listen: Listener = lambda event: None) -> R
     begun = Run(Run.home(workspace) / (name or "-"))
     goes_on = begun.path.exists() and begun.status().state != "done"
     with begun if goes_on else Run.create(workspace, name) as run, ending(Log(run, listen)) as log:
-        models = load_models(plan.material, recipe, plan.machine)
+        recipe, material = keep_inputs(run, plan.recipe, plan.material)
+        models = load_models(material, recipe, plan.machine)
         write_text(run.recipe_path, recipe_text(recipe))
         log.write("start", run=run.name, step=0, steps=0, objective="answers of the teacher, nothing is trained")
-        write_answers(run, log.write, recipe, plan.material, models)
+        write_answers(run, log.write, recipe, material, models)
         log.write("done", step=0, answers=str(run.answers(TARGETS)))
     return run
 
@@ -258,7 +261,7 @@ def _notes(
     warnings = [other_teachers(trace(log.run, Path(recipe.workspace)))]
     warnings.append(few_prompts_note(recipe, len(material.train.prompts)))
     yield from filter(None, warnings)
-    yield from (*material.notes, *models.notes, *run_notes(provenance, models))
+    yield from (*plan.notes, *models.notes, *run_notes(provenance, models))
     yield from () if checkpoint is None else checkpoint.passed_over
 
 

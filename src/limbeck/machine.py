@@ -7,8 +7,10 @@ import mmap
 import platform
 import resource
 import sys
+import time
 import timeit
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -19,7 +21,15 @@ import torch
 
 from limbeck.errors import UsageError
 
-__all__ = ["Machine", "forget_peak_memory", "peak_memory_bytes", "probe_machine", "use_machine"]
+__all__ = [
+    "Machine",
+    "forget_peak_memory",
+    "peak_memory_bytes",
+    "precision_kept",
+    "probe_machine",
+    "tune_process",
+    "use_machine",
+]
 
 CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
@@ -36,12 +46,21 @@ TOUCH_BYTES = 2**26
 FLOAT32_ERROR = 1e-6
 PROBE_REPEATS = 5
 WORTH_SWITCHING = 0.8
+# Rows, inner size and columns of the products that compare bfloat16 with float32: 0.1 s each where it is slow.
+BF16_PROBE = (256, 512, 512)
+# Once a product takes this many times as long as another there is nothing left to find out.
+PLAINLY_SLOWER = 8.0
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run uses of the machine; `free_bytes` is the device's memory that nothing had taken at the probe."""
+    """What a run uses of the machine.
+
+    free_bytes  the device's memory that nothing had taken at the probe
+    bf16_speed  how many times as fast a product of bfloat16 numbers is as one of float32; None where it was not timed
+    bf16        whether computing in bfloat16 saves time here
+    """
 
     device: str
     device_name: str
@@ -50,6 +69,7 @@ class Machine:
     num_threads: int
     matmul_precision: str
     bf16: bool
+    bf16_speed: float | None
     libc: str
     python: str
     libraries: dict[str, str]
@@ -70,12 +90,13 @@ def probe_machine(device: str = "auto") -> Machine:
     if chosen.type == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info(chosen)
         device_name = torch.cuda.get_device_name(chosen)
-        bf16 = torch.cuda.is_bf16_supported()
+        bf16_speed, bf16 = None, torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         memory = psutil.virtual_memory()
         free_bytes, total_bytes = _container_limit(memory.available, memory.total)
         device_name = _cpu_info("model name") or platform.processor() or platform.machine()
-        bf16 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "avx512_bf16" in _cpu_info("flags").split()
+        bf16_speed = _bf16_speed()
+        bf16 = bf16_speed * WORTH_SWITCHING > 1
     return Machine(
         device=str(chosen),
         device_name=device_name,
@@ -84,6 +105,7 @@ def probe_machine(device: str = "auto") -> Machine:
         num_threads=torch.get_num_threads(),
         matmul_precision=torch.get_float32_matmul_precision(),
         bf16=bf16,
+        bf16_speed=bf16_speed,
         libc=platform.libc_ver()[0],
         python=platform.python_version(),
         libraries={name: version(name) for name in LIBRARIES},
@@ -98,8 +120,37 @@ def use_machine(device: str = "auto", matmul_precision: str | None = None) -> Ma
     if matmul_precision is None:
         matmul_precision = _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
     torch.set_float32_matmul_precision(matmul_precision)
-    keeps_memory, large_pages = _keep_freed_memory()
+    keeps_memory, large_pages = _tuned[-1]
     return replace(probe_machine(device), keeps_memory=keeps_memory, large_pages=large_pages)
+
+
+@contextmanager
+def precision_kept(inside: str | None = None) -> Generator[None]:
+    """Whatever is set for float32 matrix products within the block, the setting of before comes back at its end.
+
+    `inside` is set at its beginning.
+    """
+    before = torch.get_float32_matmul_precision()
+    try:
+        if inside is not None:
+            torch.set_float32_matmul_precision(inside)
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# What `tune_process` reached: whether freed memory is kept, and whether the heap consists of large pages.
+_tuned = [(False, False)]
+
+
+def tune_process() -> None:
+    """Set up this process for long runs on a CPU: glibc keeps freed memory, and its heap consists of large pages.
+
+    The command line does it for itself. In a library it is the caller's decision, for it holds for all of the process
+    and until its end: memory that was used once is not given back to the system. Elsewhere than on glibc nothing
+    happens. Results do not change.
+    """
+    _tuned.append(_keep_freed_memory())
 
 
 def _fastest_exact_precision() -> str:
@@ -120,6 +171,35 @@ def _fastest_exact_precision() -> str:
     # a setting other than torch's own has to earn its place
     fastest = min(seconds, key=lambda precision: seconds[precision])
     return fastest if seconds[fastest] < WORTH_SWITCHING * seconds["highest"] else "highest"
+
+
+@cache
+def _bf16_speed() -> float:
+    """How many times as fast a product of bfloat16 numbers is as one of float32 on the CPU, each at its best.
+
+    One thread computes and its own time counts, in turn, so that a busy neighbour has little say. Without units for
+    bfloat16 such a product may take fifty times as long; the flags of a CPU do not say whether the libraries use them.
+    """
+    rows, inner, columns = BF16_PROBE
+    exact = torch.ones(rows, inner), torch.ones(inner, columns)
+    pairs = {torch.float32: exact, torch.bfloat16: (exact[0].bfloat16(), exact[1].bfloat16())}
+    best_s = dict.fromkeys(pairs, float("inf"))
+    before, num_threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(1)
+    try:
+        for left, right in pairs.values():
+            left @ right  # the first product of a kind sets its library up
+        for _ in range(PROBE_REPEATS):
+            for dtype, (left, right) in pairs.items():
+                seconds = timeit.timeit(lambda a=left, b=right: a @ b, number=1, timer=time.thread_time)
+                best_s[dtype] = min(best_s[dtype], seconds)
+            if best_s[torch.bfloat16] > PLAINLY_SLOWER * best_s[torch.float32]:
+                break
+    finally:
+        torch.set_num_threads(num_threads)
+        torch.set_float32_matmul_precision(before)
+    return best_s[torch.float32] / best_s[torch.bfloat16]
 
 
 @cache

@@ -58,7 +58,7 @@ class RunView:
         self._first_loss = self._evaluation = "-"
         self._live: Live | None = None
         if console.is_terminal:
-            self._live = Live(console=console, get_renderable=self._panel, redirect_stdout=False, redirect_stderr=False)
+            self._live = Live(console=console, get_renderable=self.panel, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -116,7 +116,8 @@ class RunView:
         span_s = time_left_s(self._times_s, self._steps - self._number)
         return "measuring" if span_s is None else _span(*span_s)
 
-    def _panel(self) -> RenderableType:
+    def panel(self) -> RenderableType:
+        """What the run is doing now, as one block."""
         figures = self._figures
         rows = {
             "step": f"{self._number} of {self._steps}, time left: {self._time_left()}",

@@ -70,8 +70,8 @@ def test_the_gradient_does_not_depend_on_the_cut_into_micro_batches(take):
     for micro_batch_tokens in (90, 40, 1):
         cut, record = take(text_of(), micro_batch_tokens=micro_batch_tokens)
         # the architecture's norms and softmax work in float32
-        assert (cut - whole).norm() <= 1e-6 * whole.norm()
-        assert record.loss == pytest.approx(whole_record.loss, rel=1e-6)
+        assert (cut - whole).norm() <= 1e-12 * whole.norm()
+        assert record.loss == pytest.approx(whole_record.loss, rel=1e-12)
 
 
 def test_the_loss_is_the_mean_over_the_tokens_of_the_step():
@@ -83,7 +83,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_step():
         logp_TV = student.module(ids).logits[0].log_softmax(-1)
         start = len(prompt.ids)
         values += [-logp_TV[start - 1 + place, token].item() for place, token in enumerate(answer.ids)]
-    assert record.loss == pytest.approx(sum(values) / 65, rel=1e-6)
+    assert record.loss == pytest.approx(sum(values) / 65, rel=1e-12)
     assert record.num_completion_tokens == 65
 
 
@@ -96,7 +96,7 @@ def test_soft_targets_off_policy_are_those_of_the_dense_form():
         rows = slice(len(prompt.ids) - 1, len(prompt.ids) + len(answer.ids) - 1)
         sides = [model.module(ids).logits[0, rows] for model in (student, master)]
         values += evaluate(Objective("soft_targets", temperature=2.0), *sides).tolist()
-    assert record.loss == pytest.approx(sum(values) / 11, rel=1e-6)
+    assert record.loss == pytest.approx(sum(values) / 11, rel=1e-12)
 
 
 @pytest.mark.parametrize("take", [supervised_step, soft_step])
@@ -107,9 +107,9 @@ def test_own_answers_add_their_own_gradient_by_weight_over_all_tokens_of_the_ste
     own_alone, own_record = supervised_step(own)
     both, record = take(text, own=(own[0], own[1], weight))
     expected = (14 * alone + weight * 11 * own_alone) / 25
-    assert (both - expected).norm() <= 1e-6 * expected.norm()  # norms of the architecture work in float32
-    assert record.loss == pytest.approx(alone_record.loss, rel=1e-6)
-    assert record.own_answers_loss == pytest.approx(own_record.loss, rel=1e-6)
+    assert (both - expected).norm() <= 1e-12 * expected.norm()
+    assert record.loss == pytest.approx(alone_record.loss, rel=1e-12)
+    assert record.own_answers_loss == pytest.approx(own_record.loss, rel=1e-12)
 
 
 @pytest.mark.report("LM-07")
@@ -122,7 +122,7 @@ def test_what_the_student_wrote_has_no_cross_entropy_even_beside_own_answers():
     own_alone, _ = supervised_step(own)
     expected = 11 * own_alone / (11 + record.num_completion_tokens)
     assert record.loss == 0
-    assert (both - expected).norm() <= 1e-6 * expected.norm()
+    assert (both - expected).norm() <= 1e-12 * expected.norm()
 
 
 def test_text_that_the_teacher_wrote_is_read_like_practice_and_not_counted_as_such():

@@ -1,8 +1,9 @@
-"""`limbeck mark` as a user meets it: the walk-through of docs/marks.md, marks that a run keeps, and what is refused."""
+"""`limbeck mark` as a user meets it: the example of docs/how-to/read-marks.md, a run's marks, and what is refused."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,13 @@ from limbeck.runs.marks import BETAS, read_marks
 from pairs import write_pair
 
 ROOT = Path(__file__).parent.parent.parent
-PAIR = [str(Path(embedded.__file__).parent / name) for name in ("student", "teacher")]
+PAIR_FOLDER = Path(embedded.__file__).parent
+PAIR = [str(PAIR_FOLDER / name) for name in ("student", "teacher")]
+sys.path.insert(0, str(ROOT / "scripts"))
 
-# The story of docs/marks.md: the answer is right but for month and day, which are turned round.
+from transcripts import commands_of  # noqa: E402
+
+# The story of docs/how-to/read-marks.md: the answer is right but for month and day, which are turned round.
 PROMPT = (
     "The goods on invoice 3986 went back on 9 Jun, so we would like our CHF 407.00 back. Best, Lea (Tulip)"  # 06-09
 )
@@ -68,15 +73,17 @@ def test_what_even_the_student_would_not_have_said_is_marked_too():
     assert [(mark.position, mark.kind) for mark in marked.marks(1.0)] == [(3, "serious"), (5, "serious")]
 
 
-def test_the_page_shows_what_the_command_prints(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    pair = ["src/limbeck/embedded/student", "src/limbeck/embedded/teacher"]
-    assert run_cli(["mark", *pair, "--prompt", PROMPT, "--answer", ANSWER, "--continue-from", str(MONTH)]) == 0
-    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-    page = (ROOT / "docs" / "marks.md").read_text(encoding="utf-8")
-    assert f"```text\n{shown}\n```" in page, shown
-    assert f"--prompt '{PROMPT}'" in page
-    assert f"--answer '{ANSWER}'" in page
+def test_the_page_shows_what_the_command_prints(capsys):
+    page = (ROOT / "docs" / "how-to" / "read-marks.md").read_text(encoding="utf-8")
+    (command,) = commands_of(page)
+    arguments = shlex.split(command.text.replace("\\\n", " "))
+    assert arguments == [
+        *("limbeck", "mark", "PATH/student", "PATH/teacher", "--prompt", PROMPT, "--answer", ANSWER),
+        *("--continue-from", str(MONTH)),
+    ]
+    assert run_cli([argument.replace("PATH/", f"{PAIR_FOLDER}/") for argument in arguments[1:]]) == 0
+    shown = capsys.readouterr().out.replace(f"{PAIR_FOLDER}/", "PATH/")
+    assert command.output == "".join(f"{line.rstrip()}\n" for line in shown.splitlines()), "make transcripts"
 
 
 def trained(folder, **settings):

@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 
 from limbeck import __version__
 from limbeck.cli import messages
+from limbeck.cli.options import Json, MaxTokens, Origin, Overrides, RecipeFile, RunName, Workspace
 from limbeck.console import Printer, print_json
 from limbeck.recipe.evaluation import EvaluationOptions, FailUnder, check_limit
 
@@ -36,24 +37,6 @@ recipe_app = App(name="recipe", help="Show recipes, the YAML files of runs, and 
 _ORDER = itertools.chain((1, 2), itertools.count(4))  # the third is `recipe`, an app of its own
 _RECIPE_ORDER = itertools.count(1)
 
-RecipeFile = Annotated[Path, Parameter(help="Recipe: the YAML file of the run.")]
-Overrides = Annotated[
-    tuple[str, ...],
-    Parameter(
-        name="--set",
-        help="Override a setting: key=value. Can be repeated. Takes precedence over the file and the environment.",
-        negative=(),
-        show_default=False,
-    ),
-]
-Json = Annotated[
-    bool, Parameter(name="--json", help="Print one JSON object per line.", negative=(), show_default=False)
-]
-Origin = Annotated[bool, Parameter(help="Show where each value comes from.", negative=(), show_default=False)]
-RunName = Annotated[str, Parameter(help="Run: its name, or the path of its folder.")]
-Workspace = Annotated[Path, Parameter(help="Folder that contains runs/.")]
-MaxTokens = Annotated[int, Parameter(help="Maximum length of an answer, in tokens.")]
-
 
 @app.command(name="demo", sort_key=next(_ORDER))
 def demo_command(
@@ -70,12 +53,12 @@ def demo_command(
     from limbeck.reporting.live import on_screen
 
     if as_json:
-        _api().demo(workspace, seed=seed, listen=_print_json)
+        _api().demo(workspace, seed=seed, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     introduce_demo(printer)
     with on_screen(printer) as screen:
-        result = _api().demo(workspace, seed=seed, listen=screen.take, watch=screen.phase)
+        result = _api().demo(workspace, seed=seed, listen=screen.take, watch=screen.phase, environment=os.environ)
     show_demo(printer, result)
 
 
@@ -84,11 +67,11 @@ def doctor_command(*, as_json: Json = False) -> None:
     """Show what this machine offers: device, memory, threads, versions, settings from the environment."""
     from limbeck.reporting.check import show_machine
 
-    machine, environment = _api().doctor()
+    found = _api().doctor(os.environ)
     if as_json:
-        _print_json({"machine": machine, "environment": environment})
+        _print_json({"machine": found.machine, "environment": found.environment})
     else:
-        show_machine(Printer(), machine, environment)
+        show_machine(Printer(), found.machine, found.environment)
 
 
 app.command(recipe_app)
@@ -126,7 +109,7 @@ def check_command(recipe: RecipeFile, *, overrides: Overrides = ()) -> None:
     from limbeck.planning.check import refuse_failed_objective_check
     from limbeck.reporting.check import show_check
 
-    report = _api().check(recipe, overrides=overrides)
+    report = _api().check(recipe, overrides=overrides, environment=os.environ)
     show_check(Printer(), report)
     refuse_failed_objective_check(report)
 
@@ -141,7 +124,7 @@ def worth_command(
     as_json: Json = False,
 ) -> None:
     """Baseline check: is the teacher better than the student on the held-out prompts, so that distilling can help?"""
-    found = _api().worth(recipe, options, overrides=overrides, listen=_progress(as_json))
+    found = _api().worth(recipe, options, overrides=overrides, listen=_progress(as_json), environment=os.environ)
     _show_result(found, as_json, fail_under)
 
 
@@ -151,11 +134,11 @@ def answers_command(recipe: RecipeFile, *, overrides: Overrides = (), as_json: J
     from limbeck.reporting.live import on_screen
 
     if as_json:
-        _api().answers(recipe, overrides=overrides, listen=_print_json)
+        _api().answers(recipe, overrides=overrides, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     with on_screen(printer) as screen:
-        run = _api().answers(recipe, overrides=overrides, listen=screen.take)
+        run = _api().answers(recipe, overrides=overrides, listen=screen.take, environment=os.environ)
     printer.say(messages.answers_stored(folder=run.path / "answers"))
 
 
@@ -179,17 +162,21 @@ def train_command(
 
     printer = Printer()
     if dry_run:
-        for path, report in zip((recipe, *later), _api().plan(recipe, *later, overrides=overrides), strict=True):
+        for path, report in zip(
+            (recipe, *later), _api().plan(recipe, *later, overrides=overrides, environment=os.environ), strict=True
+        ):
             if as_json:
                 _print_json(check_as_json(report))
             else:
                 show_check(printer, report, path.name)
             refuse_if_too_large(report.memory)
     elif as_json:
-        _api().train(recipe, *later, overrides=overrides, listen=_print_json)
+        _api().train(recipe, *later, overrides=overrides, listen=_print_json, environment=os.environ)
     else:
         with on_screen(printer) as screen:
-            run = _api().train(recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase)
+            run = _api().train(
+                recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase, environment=os.environ
+            )
         _show_trained(printer, run)
 
 
@@ -333,10 +320,12 @@ def chat_command(
 ) -> None:
     """Chat with a model. An empty line or Ctrl-D ends the chat."""
     from limbeck.conversation import Conversation
+    from limbeck.machine import tune_process
     from limbeck.reporting.talk import talk
     from limbeck.rollouts.sampling import Sampling
 
     sampling = Sampling(temperature=temperature)
+    tune_process()
     found = Conversation(model, workspace=workspace, system=system, sampling=sampling, max_tokens=max_tokens, seed=seed)
     talk(found.reply)
 
@@ -361,9 +350,10 @@ def export_command(
 
 
 def _api() -> ModuleType:
-    """The package's functions, which import torch."""
+    """The package's functions, in a process that is set up for long runs."""
     from limbeck import api
 
+    api.tune_process()
     return api
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from limbeck.driver import train_run
@@ -43,6 +43,7 @@ def run_demo(
     seed: int = 0,
     listen: Listener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> DemoResult:
     """Ask whether it is worth it, distil, and ask whether it worked, all on the same held-out prompts.
 
@@ -51,9 +52,10 @@ def run_demo(
         seed: of the run; the models and prompts are always the same.
         listen: called with the run's events and with `verdict` and `result` events of its own.
         watch: called with the phase within a step whenever it changes.
+        environment: variables with settings, LIMBECK_...
     """
     started = time.monotonic()
-    loaded = load_recipe(_write_material(workspace), [f"seed={seed}", f"workspace={workspace.resolve()}"], os.environ)
+    loaded = load_recipe(_write_material(workspace), [f"seed={seed}", f"workspace={workspace.resolve()}"], environment)
     options = EvaluationOptions(slots=NUM_SLOTS)
 
     def log(kind: str, **fields: object) -> None:

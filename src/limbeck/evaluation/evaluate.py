@@ -27,7 +27,8 @@ from limbeck.evaluation.deciding.result import Evaluated, compared_pairs, result
 from limbeck.evaluation.grading.graders import chrf
 from limbeck.evaluation.grading.grading import Measure, choose_measure, grade_answers
 from limbeck.evaluation.grading.judging import ALIAS, find_judge, judge_pairs
-from limbeck.machine import use_machine
+from limbeck.machine import probe_machine, use_machine
+from limbeck.models.memory import holds_rows, is_in_memory
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import LoadedRecipe, load_recipe
@@ -72,6 +73,8 @@ def worth_of(loaded: LoadedRecipe, options: EvaluationOptions, log: Log, overrid
         )
     named = [str(loaded.path), *(text for override in overrides for text in ("--set", override))]
     commands = {"recipe": shlex.join(named), "again": shlex.join(["limbeck", "worth", *named, *options.arguments()])}
+    if not loaded.path.is_file():  # settings that a program gave: no command has them
+        commands = {}
     return _evaluate(_of_recipe(recipe, "worth", {}, options, commands), options, log)
 
 
@@ -121,16 +124,23 @@ def evaluate_models(
         kind=kind,
         named=tuple(sorted(named, key=lambda each: each.role != "student")),
         rows=read_rows(prompts).rows,
-        files=(str(prompts),),
+        files=(_file_name(str(prompts)),),
         workspace=workspace,
         max_tokens=options.max_tokens or DEFAULT_MAX_TOKENS,
         slots=options.slots or DEFAULT_SLOTS,
         grader=options.grader_settings(),
         rendering={},
         device="auto",
-        commands={"again": shlex.join(again)},
+        commands={}
+        if holds_rows(prompts) or any(is_in_memory(each.ref.text) for each in named)
+        else {"again": shlex.join(again)},
     )
     return _evaluate(question, options, log)
+
+
+def _file_name(path: str) -> str:
+    """How a file is told of; the file of rows that were given as objects lies elsewhere each time."""
+    return Path(path).name if holds_rows(path) else path
 
 
 def _role_unknown(text: str) -> UsageError:
@@ -149,6 +159,8 @@ def _of_recipe(
     options: EvaluationOptions,
     commands: Mapping[str, str],
 ) -> _Question:
+    if "auto" in (recipe.precision, recipe.teacher_dtype):
+        recipe = recipe.for_machine(bf16=probe_machine(recipe.device).bf16)
     unread = Faults(Path(recipe.prompts).name) if recipe.bad_rows == "skip" else None
     rows = read_rows(Path(recipe.prompts), unread).rows
     held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
@@ -167,7 +179,7 @@ def _of_recipe(
             for role, ref, dtype in models
         ),
         rows=split_held_out(rows, held_out).held_out,
-        files=(recipe.held_out if isinstance(recipe.held_out, str) else recipe.prompts,),
+        files=(_file_name(recipe.held_out if isinstance(recipe.held_out, str) else recipe.prompts),),
         workspace=workspace,
         max_tokens=options.max_tokens or limits.get(recipe.route, DEFAULT_MAX_TOKENS),
         slots=options.slots or recipe.slots,

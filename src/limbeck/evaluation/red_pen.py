@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 
 from limbeck.data.prompt import Message, Row
 from limbeck.data.targets import make_targets
-from limbeck.errors import Refusal, UsageError
+from limbeck.errors import RecipeError, Refusal, UsageError
 from limbeck.evaluation.answering.sides import NO_LIMIT, refuse_too_long
 from limbeck.evaluation.marking import mark_answers, nearest_beta
 from limbeck.machine import use_machine
@@ -48,10 +47,10 @@ def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe
     if teacher is not None and not student.startswith("run:"):
         try:
             return Recipe(student=student, teacher=teacher, prompts="none", workspace=str(workspace))
-        except ValidationError as error:
+        except RecipeError as error:
             raise UsageError(
                 "marks.pair",
-                given=f"{student} and {teacher}: {error.errors()[0]['msg']}",
+                given=f"{student} and {teacher}: {error.needed}",
                 needed="Both models are read here, token by token.",
                 fix="Name models whose weights this machine can hold: a hub id, a folder, a .gguf file or run:NAME.",
             ) from None

@@ -162,7 +162,7 @@ def merge_adapters(model: LanguageModel) -> None:
 def save_adapters(model: LanguageModel, folder: Path) -> None:
     """Write the adapters as peft does, with the base's hash."""
     path, settings = model.ref.path, copy.copy(_settings(model.module))
-    settings.base_model_name_or_path = model.ref.text.partition("@")[0] if path is None else str(path.resolve())
+    settings.base_model_name_or_path = model.ref.hub_id if path is None else str(path.resolve())
     settings.revision = model.ref.revision
     settings.inference_mode = True
     tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model.module).items()}

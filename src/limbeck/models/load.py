@@ -34,6 +34,13 @@ from limbeck.compat import find_file, recomputable_layers, replace_forward
 from limbeck.errors import ModelError, Refusal
 from limbeck.models.arena import move_together
 from limbeck.models.language_model import LanguageModel
+from limbeck.models.memory import (
+    configuration_of,
+    generation_config_of,
+    put_in_place,
+    tokenizer_of,
+    verify_fingerprint,
+)
 from limbeck.models.refs import ModelRef
 from limbeck.models.resolve import adapter_alone
 from limbeck.objectives.fused import head_of
@@ -69,7 +76,7 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     """Load a model with its tokenizer and check that its head is understood.
 
     Args:
-        ref: a hub id, a folder, a GGUF file (dequantised) or the model of a run.
+        ref: a hub id, a folder, a GGUF file (dequantised), the model of a run, or an object that is held.
         trainable: whether its weights take gradients.
         dtype: the dtype of the weights.
         device: where they go.
@@ -80,12 +87,14 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
     """
     config = load_config(ref)
     tokenizer = load_tokenizer(ref)
-    source, _ = _source(ref)
-    if ref.kind == "hub" and find_adapter_config_file(source, revision=ref.revision) is not None:
-        raise adapter_alone(ref.text)
-    module = _read_weights(ref, dtype).eval()
-    nn.Module.to(module, device)
-    move_together(module)
+    if ref.kind == "memory":
+        module = put_in_place(ref, trainable=trainable, dtype=dtype, device=device)
+    else:
+        module = _read_weights(ref, dtype if ref.fingerprint is None else torch.float32).eval()
+        if ref.fingerprint is not None:
+            verify_fingerprint(ref, module, dtype)
+        nn.Module.to(module, device)
+        move_together(module)
     for parameter in module.parameters():
         parameter.requires_grad_(trainable)
     output = module.get_output_embeddings()
@@ -99,6 +108,8 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
 
 def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
     source, options = _source(ref)
+    if ref.kind == "hub" and find_adapter_config_file(source, revision=ref.revision) is not None:
+        raise adapter_alone(ref.text)
     with _reading(ref, "weights"), without_progress_bars():
         module, report = AutoModelForCausalLM.from_pretrained(
             source,
@@ -168,6 +179,10 @@ def _reading(ref: ModelRef, what: str) -> Generator[None]:
 
 def load_config(ref: ModelRef) -> PretrainedConfig:
     """The model's configuration, without its weights."""
+    if ref.kind == "memory":
+        config = configuration_of(ref)
+        _refuse_own_code(ref, config.to_dict())
+        return config
     source, options = _source(ref)
     with _reading(ref, "configuration"):
         if ref.kind in ("folder", "run"):  # before anything can import the Python files that these may point at
@@ -190,6 +205,8 @@ def _refuse_own_code(ref: ModelRef, settings: Mapping[str, Any]) -> None:
 
 def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer as it is saved: nothing is added, no side is changed."""
+    if ref.kind == "memory":
+        return tokenizer_of(ref)
     source, options = _source(ref)
     with _reading(ref, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
@@ -199,6 +216,8 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
 
 def load_generation_config(ref: ModelRef) -> GenerationConfig:
     """The model's generation config, of which only the stop and pad ids are ever read."""
+    if ref.kind == "memory":
+        return generation_config_of(ref)
     source, options = _source(ref)
     with _reading(ref, "generation config"):
         missing = ref.kind == "gguf" or find_file(source, GENERATION_CONFIG_NAME, **options) is None
@@ -216,8 +235,7 @@ def _source(ref: ModelRef) -> tuple[str, dict[str, Any]]:
     if ref.kind in ("folder", "run"):
         return str(ref.path), {"local_files_only": True}
     if ref.kind == "hub":
-        name = ref.text.partition("@")[0]
-        return name, {} if ref.revision is None else {"revision": ref.revision}
+        return ref.hub_id, {} if ref.revision is None else {"revision": ref.revision}
     raise ModelError(
         "model.not-local",
         given=f"{ref.text} names a model behind an interface.",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from limbeck.data.faults import nearest
 from limbeck.errors import ModelError
+from limbeck.models.memory import is_in_memory, parse_memory, read_from_origin
+from limbeck.models.messages import not_in_memory
 from limbeck.models.refs import ModelRef
 from limbeck.names import check_name
 from limbeck.recipe.files import load_recipe
@@ -32,6 +34,8 @@ def parse_ref(text: str, *, workspace: Path) -> ModelRef:
             needed="previous is the run of the recipe before it, in one command and one workspace.",
             fix="Write limbeck train FIRST.yaml SECOND.yaml, or name the run: student: run:NAME.",
         )
+    if is_in_memory(text):
+        return _parse_object(text, workspace)
     schemed = _SCHEMED.fullmatch(text)
     if schemed is not None:
         return _parse_scheme(text, schemed["scheme"], schemed["rest"], workspace)
@@ -49,6 +53,17 @@ def parse_ref(text: str, *, workspace: Path) -> ModelRef:
         needed=f"A model is {_FORMS}.",
         fix="Correct the name; a path is relative to the folder you start in.",
     )
+
+
+def _parse_object(text: str, workspace: Path) -> ModelRef:
+    """A model that was given as an object: the object, or in another process what its name leads to."""
+    found, digits, name = parse_memory(text)
+    if found is not None:
+        return found
+    try:
+        return read_from_origin(parse_ref(name, workspace=workspace), text, digits, name)
+    except ModelError as error:
+        raise not_in_memory(model=text, reason=f", and {name} is not there any more") from error
 
 
 def _parse_scheme(text: str, scheme: str, rest: str, workspace: Path) -> ModelRef:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-from torch import nn
 from transformers import GenerationConfig
 
+from limbeck.models.fingerprint import weights_hash
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import without_progress_bars
 
@@ -54,12 +52,3 @@ def unfinished(folder: Path) -> Generator[Path]:
     if folder.exists():
         shutil.rmtree(folder)
     beside.rename(folder)
-
-
-def weights_hash(module: nn.Module) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of all parameters, whatever files they came from."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.named_parameters()):  # a tied one comes once
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -19,6 +19,9 @@ from limbeck.training.setup import load_models, make_engine
 
 __all__ = ["CheckReport", "check_recipe", "plan_recipe", "refuse_failed_objective_check"]
 
+# Below this speed of bfloat16, as a share of float32's, a recipe that asks for it is told so.
+PLAINLY_SLOWER = 0.8
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -31,6 +34,25 @@ class CheckReport:
     memory: MemoryPlan
     writing: dict[str, WritingMethod | None]
     findings: tuple[Finding, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of machine and material before the first step."""
+        return (*_slower_formats(self.recipe, self.machine), *self.material.notes)
+
+
+def _slower_formats(recipe: Recipe, machine: Machine) -> list[str]:
+    """That a recipe asks for bfloat16 where this machine is slower in it than in float32."""
+    if machine.bf16_speed is None or machine.bf16_speed > PLAINLY_SLOWER:
+        return []
+    settings = {"precision": "bf16-mixed", "teacher_dtype": "bfloat16"}
+    asked = [f"{name}: {value}" for name, value in settings.items() if getattr(recipe, name) == value]
+    if not asked:
+        return []
+    return [
+        f"WARNING: on this machine a product in bfloat16 takes {1 / machine.bf16_speed:.2g} times as long as in "
+        f"float32, and the recipe says {' and '.join(asked)}. It saves memory, not time; float32 or auto is faster."
+    ]
 
 
 def plan_recipe(
@@ -48,6 +70,7 @@ def plan_recipe(
     objective = describe_objective(recipe)
     kept = recorded or {"machine": {}, "template": {}}
     machine = use_machine(recipe.device, kept["machine"].get("matmul_precision"))
+    recipe = recipe.for_machine(bf16=machine.bf16)
     material = prepare_material(recipe, template, kept["template"].get("read_at"))
     memory = plan_for(material, recipe, machine)
     return CheckReport(recipe, objective, machine, material, memory, {}, ())
@@ -60,6 +83,7 @@ def check_recipe(recipe: Recipe) -> CheckReport:
         LimbeckError: as `plan_recipe`; or the pair does not fit into memory.
     """
     plan = plan_recipe(recipe)
+    recipe = plan.recipe
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
     writing = {"student": models.student_writing, "teacher": models.teacher_writing}

@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from limbeck.recipe.messages import files, rules
-from limbeck.recipe.messages.rules import BrokenRule
+from limbeck.recipe import messages
+from limbeck.recipe.messages import BrokenRule
 from limbeck.recipe.parts import Settings
 from limbeck.recipe.recipe import Recipe
-from limbeck.recipe.rules import OBJECTIVES_OF
+from limbeck.recipe.types import OBJECTIVES_OF
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
@@ -54,7 +54,7 @@ def explain(name: str) -> Explanation:
     field = field_of(path)
     if field is None:
         broken = unknown_key(path)
-        raise files.setting_unknown(name=name[:100], reason=broken.needed, fix=broken.fix).with_code(broken.code)
+        raise messages.setting_unknown(name=name[:100], reason=broken.needed, fix=broken.fix).with_code(broken.code)
     texts = re.split(r"\n(?:Choose|Why): ", str(field.description))
     meaning, how_to_choose, why = (" ".join(text.split()) for text in texts)
     if field.default_factory is None:  # the text of a computed default is in `why`
@@ -102,21 +102,21 @@ def unknown_key(path: tuple[str, ...]) -> BrokenRule:
     parts = [part.strip().replace("-", "_").replace(" ", "_").casefold() for part in path]
     ends = {parts[0], parts[-1]}
     if not ends.isdisjoint(_CROSS_ENTROPY):
-        return rules.cross_entropy_weight()
+        return messages.cross_entropy_weight()
     if not ends.isdisjoint(_EPOCHS):
-        return files.epochs_not_offered()
+        return messages.epochs_not_offered()
     if "qlora" in ends:
-        return files.quantisation_not_offered()
+        return messages.quantisation_not_offered()
     if parts[-1] in _SECRETS:
-        return files.secret_in_recipe()
+        return messages.secret_in_recipe()
     if parts[-1] in _LORA_MODULES:
-        return files.lora_modules()
+        return messages.lora_modules()
     nearest = _nearest(parts)
     if nearest is None:
-        return files.key_like_no_other()
+        return messages.key_like_no_other()
     if len(parts) > 1 and "." not in nearest:
-        return files.key_unknown_inside(nearest=nearest)
-    return files.key_unknown(nearest=nearest)
+        return messages.key_unknown_inside(nearest=nearest)
+    return messages.key_unknown(nearest=nearest)
 
 
 def _nearest(parts: list[str]) -> str | None:

@@ -25,9 +25,9 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from limbeck.compat import construct_scalar, resolve_scalar
 from limbeck.errors import RecipeError
+from limbeck.recipe import messages
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
-from limbeck.recipe.messages import files as messages
-from limbeck.recipe.messages.rules import BrokenRule
+from limbeck.recipe.messages import BrokenRule
 from limbeck.recipe.recipe import Recipe
 from limbeck.recipe.types import NonEmptyText
 

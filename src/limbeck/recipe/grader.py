@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 import regex
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from limbeck.recipe import types
-from limbeck.recipe.messages import rules as messages
+from limbeck.recipe import messages, types
 from limbeck.recipe.parts import Settings
-from limbeck.recipe.rules import setting_error
+from limbeck.recipe.types import setting_error
 
 __all__ = ["GraderKind", "GraderSettings", "GraderText", "Language", "compiled"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from limbeck.recipe import rules, types
+from limbeck.recipe import types
 
 __all__ = ["HostedApiSettings", "Lora", "OwnAnswers", "PracticeGrowth", "SamplingSettings", "Settings", "WarmUp"]
 
@@ -119,7 +119,7 @@ class HostedApiSettings(Settings):
     Why: the API that openai: is named after.
     """
 
-    alias: Annotated[str | None, AfterValidator(rules.check_run_name), "null, or a name"] = None
+    alias: Annotated[str | None, AfterValidator(types.check_run_name), "null, or a name"] = None
     """The folder of the workspace in which answers are stored, teachers/ALIAS; null derives it from base_url.
     Choose: Keep the alias if an API moves; choose a new one if another model answers under the same name.
     Why: a prompt is sent to an endpoint only once, and its answer is reused.
@@ -138,7 +138,7 @@ class HostedApiSettings(Settings):
     """
 
     max_cost: Annotated[
-        types.Positive | None, AfterValidator(rules.check_prices_given), "null, or a number above 0"
+        types.Positive | None, AfterValidator(types.check_prices_given), "null, or a number above 0"
     ] = None
     """The most money that a run may spend. A request is sent only if its worst-case cost is within the rest.
     Choose: The amount that you can afford to lose. An API on another machine requires one of the three caps.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
-from limbeck.recipe import rules, types
+from limbeck.compat import keeps_validation_plain
+from limbeck.recipe import types
 from limbeck.recipe.grader import GraderText
 from limbeck.recipe.parts import Lora
 from limbeck.recipe.schema import MainSettings
@@ -19,7 +20,19 @@ __all__ = ["Recipe"]
 
 
 class Recipe(MainSettings):
-    """The settings of one run."""
+    """The settings of one run.
+
+    Keywords, as in `Recipe(student=..., steps=100)`, are validated like the keys of a file. Raises RecipeError.
+    """
+
+    @keeps_validation_plain
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            from limbeck.recipe.keywords import problems_with  # which knows the fields of this class
+
+            raise problems_with(error, settings, "Recipe") from error
 
     lora: Annotated[Lora | None, "null, or rank and alpha"] = None
     """Train small adapters (LoRA) on all linear layers of the student's body, never on the embedding or the output
@@ -39,7 +52,7 @@ class Recipe(MainSettings):
     Tinker cookbook's on-policy runs: adapters need about ten times the rate (LoRA Without Regret, 2025).
     """
 
-    warmup_steps: Annotated[types.CountOrZero, AfterValidator(rules.check_warmup_steps)] = Field(
+    warmup_steps: Annotated[types.CountOrZero, AfterValidator(types.check_warmup_steps)] = Field(
         default_factory=lambda settings: min(10, settings.get("steps", 200) // 10)
     )
     """The number of first steps over which the learning rate rises to its full value; fewer than steps.
@@ -65,20 +78,25 @@ class Recipe(MainSettings):
     Why: published on-policy runs use it.
     """
 
-    precision: Annotated[Literal["float32", "bf16-mixed"], AfterValidator(rules.check_precision_with_lora)] = "float32"
-    """The number format of the student's computation. Weights and loss are float32 in both; bf16-mixed generates,
-    scores and computes gradients with copies rounded to bfloat16.
-    Choose: bf16-mixed if `limbeck doctor` reports bfloat16 support: several times as fast.
+    precision: Annotated[Literal["float32", "bf16-mixed", "auto"], AfterValidator(types.check_precision_with_lora)] = (
+        "float32"
+    )
+    """The number format of the student's computation. Weights and loss are always float32; bf16-mixed generates, scores
+    and computes gradients with copies rounded to bfloat16. auto is bf16-mixed if this machine is faster in bfloat16,
+    otherwise and with lora float32; the run records which.
+    Choose: auto or bf16-mixed for speed: several times as fast if `limbeck doctor` reports bf16 True, much slower if
+    it reports False.
     Why: in float32, practice answers are the same for any number of slots and any order of the batch.
     """
 
-    teacher_dtype: Literal["float32", "bfloat16"] = types.with_teacher(
-        default_factory=lambda settings: "bfloat16" if settings.get("precision") == "bf16-mixed" else "float32"
+    teacher_dtype: Literal["float32", "bfloat16", "auto"] = types.with_teacher(
+        default_factory=lambda settings: types.DTYPE_OF.get(settings.get("precision"), "float32")
     )
     """The number format of the teacher's weights; its log-probabilities are converted to float32. On a CPU, a bfloat16
-    teacher is first compared with itself in float32, and float32 is used if they differ.
+    teacher is first compared with itself in float32, and float32 is used if they differ. auto is bfloat16 if this
+    machine is faster in it, otherwise float32.
     Choose: bfloat16 if the teacher does not fit into memory: half the bytes, slightly rounded.
-    Why: the teacher is as exact as the student: float32, or bfloat16 with precision: bf16-mixed.
+    Why: the teacher is as exact as the student: float32, bfloat16 with precision: bf16-mixed, auto with auto.
     """
 
     max_prompt_tokens: types.Count = 1024
@@ -205,8 +223,17 @@ class Recipe(MainSettings):
             return self.answers_per_prompt
         return self.warmup.answers_per_prompt if self.warmup is not None else int(self.on_policy_share < 1)
 
+    def for_machine(self, *, bf16: bool) -> Recipe:
+        """The recipe with `auto` number formats replaced by those of a machine; `bf16` says whether that saves time."""
+        chosen = {}
+        if self.precision == "auto":
+            chosen["precision"] = "bf16-mixed" if bf16 and self.lora is None else "float32"
+        if self.teacher_dtype == "auto":
+            chosen["teacher_dtype"] = "bfloat16" if bf16 else "float32"
+        return self.model_copy(update=chosen)
+
     def settings(self) -> dict[str, Any]:
         """The effective settings as plain values, without unused ones: read again, they are the same recipe."""
         values = dict(self)
-        unused = {name for name in values if rules.needed_for(name, self.routes_of(name), values) is not None}
+        unused = {name for name in values if types.needed_for(name, self.routes_of(name), values) is not None}
         return self.model_dump(mode="json", exclude=unused)

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
-from limbeck.recipe import rules, types
-from limbeck.recipe.messages import rules as messages
+from limbeck.recipe import messages, types
 from limbeck.recipe.parts import HostedApiSettings, OwnAnswers, PracticeGrowth, SamplingSettings, Settings, WarmUp
 
 __all__ = ["MainSettings"]
@@ -58,7 +57,7 @@ class MainSettings(Settings):
     """
 
     objective: Annotated[
-        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(rules.check_objective)
+        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(types.check_objective)
     ] = types.with_teacher(
         default_factory=lambda settings: "divergence" if settings.get("route") == "on-policy" else "cross_entropy"
     )
@@ -148,7 +147,7 @@ class MainSettings(Settings):
     Why: 1 on-policy, where new prompts teach more; 4 off-policy, where each answer is used again in every epoch.
     """
 
-    on_policy_share: Annotated[types.PositiveShare, AfterValidator(rules.check_on_policy_share)] = types.on_policy_only(
+    on_policy_share: Annotated[types.PositiveShare, AfterValidator(types.check_on_policy_share)] = types.on_policy_only(
         1.0
     )
     """The share of a step's prompts with practice answers. The other prompts train on answers that the teacher
@@ -158,7 +157,7 @@ class MainSettings(Settings):
     """
 
     warmup: Annotated[
-        WarmUp | None, AfterValidator(rules.check_warmup_leaves_practice), "null, or steps and answers_per_prompt"
+        WarmUp | None, AfterValidator(types.check_warmup_leaves_practice), "null, or steps and answers_per_prompt"
     ] = types.on_policy_only(None)
     """First steps on the teacher's answers, before practice answers begin. The warm-up of the learning rate is another
     setting: warmup_steps.
@@ -216,9 +215,9 @@ class MainSettings(Settings):
     @classmethod
     def _has_an_effect(cls, value: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
-        user = rules.needed_for(name, cls.routes_of(name), info.data)
+        user = types.needed_for(name, cls.routes_of(name), info.data)
         if value is not None and user is not None:
-            raise rules.setting_error(messages.setting_unused(key=name, user=user))
+            raise types.setting_error(messages.setting_unused(key=name, user=user))
         return value
 
     @classmethod

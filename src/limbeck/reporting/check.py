@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from limbeck.console import Printer
@@ -39,9 +40,9 @@ def show_check(printer: Printer, report: CheckReport, title: str | None = None) 
                 for finding in report.findings
             ]
         )
-    if report.material.notes:
+    if report.notes:
         printer.rule("Notes")
-    for note in report.material.notes:
+    for note in report.notes:
         printer.say(f"- {note}")
 
 
@@ -71,7 +72,7 @@ def check_as_json(report: CheckReport) -> dict[str, object]:
             "free_bytes": plan.free_bytes,
             "fits": plan.fits,
         },
-        "notes": list(material.notes),
+        "notes": list(report.notes),
     }
 
 
@@ -156,13 +157,15 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.3g} MiB"
 
 
-def show_machine(printer: Printer, machine: dict[str, object], seen: dict[str, str]) -> None:
+def show_machine(printer: Printer, machine: Mapping[str, object], seen: Mapping[str, str]) -> None:
     """What the machine offers, and the environment variables that Limbeck and its libraries read."""
-    printer.table([_machine_row(name, value) for name, value in machine.items()])
+    printer.table([{"property": _property(name), "value": _shown(name, value)} for name, value in machine.items()])
     printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))
 
 
-def _machine_row(name: str, value: object) -> dict[str, object]:
-    if name.endswith("_bytes") and isinstance(value, int):
-        return {"property": f"{name.removesuffix('_bytes')} memory", "value": f"{value / GIB:.1f} GiB"}
-    return {"property": name.replace("_", " "), "value": value}
+def _property(name: str) -> str:
+    return f"{name.removesuffix('_bytes')} memory" if name.endswith("_bytes") else name.replace("_", " ")
+
+
+def _shown(name: str, value: object) -> object:
+    return f"{value / GIB:.1f} GiB" if name.endswith("_bytes") and isinstance(value, int) else value

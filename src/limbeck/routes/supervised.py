@@ -26,7 +26,6 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch, PromptOrder
 from limbeck.training.health import refuse_non_finite_gradient, refuse_non_finite_loss
-from limbeck.training.optim import learning_rate_at
 from limbeck.training.record import make_record
 from limbeck.training.state import PhaseClock, StepRecord, TrainState
 
@@ -79,7 +78,7 @@ def update(state: TrainState, prompts: Sequence[Prompt], recipe: Recipe, clock: 
         grad_norm = nn.utils.clip_grad_norm_(state.weights.named.values(), recipe.max_grad_norm)
         refuse_non_finite_gradient(grad_norm, prompts, state)
         for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate_at(state.step, recipe)
+            group["lr"] = state.learning_rate(recipe)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.weights.publish()

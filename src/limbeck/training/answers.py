@@ -23,7 +23,15 @@ from limbeck.teachers.writer import ask, rows_of
 from limbeck.training.material import Material, num_positions, render_rows
 from limbeck.training.setup import Models, make_writer
 
-__all__ = ["TARGETS", "TEACHER_ANSWERS", "as_student_reads", "ask_teacher", "write_answers", "written_targets"]
+__all__ = [
+    "TARGETS",
+    "TEACHER_ANSWERS",
+    "as_student_reads",
+    "ask_teacher",
+    "label_unfit",
+    "write_answers",
+    "written_targets",
+]
 
 TEACHER_ANSWERS = "teacher"
 TARGETS = "targets"
@@ -38,6 +46,18 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
         return
     log("phase", phase="teacher writes answers")
     rows = ask_teacher(run, log, recipe, material, models, material.train.prompts, recipe.answers_written)
+    label_unfit(rows, material, recipe)
+    run.write_answers(TEACHER_ANSWERS, rows)
+    fit = _unlabelled(rows)
+    run.write_answers(TARGETS, [{"prompt": row["prompt"], "answer": row["answer"]} for row in fit])
+    labels = Counter(row["label"] for row in rows if row["label"] is not None)
+    log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
+    left_out = ", ".join(f"{num} {label}" for label, num in sorted(labels.items()))
+    log("note", text=f"The teacher wrote {len(rows)} answers; {len(fit)} are learnt, left out: {left_out or 0}.")
+
+
+def label_unfit(rows: Sequence[dict[str, Any]], material: Material, recipe: Recipe) -> None:
+    """Put a label on answers that the student cannot learn: a stop token stands inside, or they are too long for it."""
     targets = _targets(rows, material, recipe)
     limit = num_positions(material.student_ref)
     for row, prompt in zip(_unlabelled(rows), targets.prompts, strict=True):
@@ -46,13 +66,6 @@ def write_answers(run: Run, log: Log, recipe: Recipe, material: Material, models
             row["label"] = "stop-inside"
         elif limit is not None and len(prompt.ids) + len(answer) > limit:
             row["label"] = "too-long"
-    run.write_answers(TEACHER_ANSWERS, rows)
-    fit = _unlabelled(rows)
-    run.write_answers(TARGETS, [{"prompt": row["prompt"], "answer": row["answer"]} for row in fit])
-    labels = Counter(row["label"] for row in rows if row["label"] is not None)
-    log("answers", written=len(rows), learnt=len(fit), left_out=dict(sorted(labels.items())))
-    left_out = ", ".join(f"{num} {label}" for label, num in sorted(labels.items()))
-    log("note", text=f"The teacher wrote {len(rows)} answers; {len(fit)} are learnt, left out: {left_out or 0}.")
 
 
 def ask_teacher(

@@ -18,7 +18,6 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import is_repetitive
-from limbeck.training.optim import learning_rate_at
 from limbeck.training.state import PhaseClock, StepRecord, TrainState, WorstToken
 
 __all__ = ["make_record"]
@@ -59,7 +58,7 @@ def make_record(
         step=state.step + 1,
         loss=_mean("divergence_N", readings),
         grad_norm=grad_norm,
-        learning_rate=learning_rate_at(state.step, recipe),
+        learning_rate=state.learning_rate(recipe),
         practice_limit=practice_limit,
         num_answers=len(answers),
         num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),

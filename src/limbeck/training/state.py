@@ -11,9 +11,11 @@ import torch
 
 from limbeck.data.prompt import Prompt
 from limbeck.models.language_model import LanguageModel
+from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
 from limbeck.training.batches import MicroBatch, micro_batches
+from limbeck.training.optim import learning_rate_at
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["MemoryMeter", "PhaseClock", "StepRecord", "TrainState", "WorstToken"]
@@ -40,6 +42,7 @@ class TrainState:
     Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `share`
     says that both models can read what several answers begin with once (see `rollouts.probe`); `watch` is told the
     phase that a step is in. `practised` is what the last step's first prompts were and what the student wrote.
+    `schedule` gives the learning rate of a step, counted from 0, in the place of the recipe's.
     """
 
     student: LanguageModel
@@ -51,6 +54,11 @@ class TrainState:
     watch: Callable[[str], None] = _nobody
     memory: MemoryMeter = field(default_factory=MemoryMeter)
     practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
+    schedule: Callable[[int], float] | None = None
+
+    def learning_rate(self, recipe: Recipe) -> float:
+        """That of the step which is taken now: by a schedule of the caller's own, else by the recipe."""
+        return learning_rate_at(self.step, recipe) if self.schedule is None else self.schedule(self.step)
 
     def clock(self) -> PhaseClock:
         """A clock for one step."""

@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from limbeck.models.arena import move_together
 
@@ -26,6 +27,7 @@ class TrainedWeights:
         """With `mixed`, all parameters of `module` become bfloat16 in place; buffers (rotation angles) stay."""
         trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._working = trainable if mixed else {}
+        self._hooks: list[RemovableHandle] = []
         self.named = trainable
         if not mixed:
             return
@@ -34,7 +36,8 @@ class TrainedWeights:
             parameter.data = parameter.data.bfloat16()
         move_together(module)
         for name, parameter in trainable.items():
-            parameter.register_post_accumulate_grad_hook(partial(_hand_over, self.named[name]))
+            hook = parameter.register_post_accumulate_grad_hook(partial(_hand_over, self.named[name]))
+            self._hooks.append(hook)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -44,6 +47,8 @@ class TrainedWeights:
 
     def widen(self) -> None:
         """Give the module the masters themselves, for saving; the run is over."""
+        for hook in self._hooks:
+            hook.remove()
         for name, parameter in self._working.items():
             parameter.data = self.named[name].data
 

@@ -98,7 +98,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ("decay_share", [0, 1], [-0.1, 1.5]),
         ("weight_decay", [0, 0.1], [-0.1, math.nan]),
         ("max_grad_norm", [0.5], [0, math.inf]),
-        ("precision", ["float32", "bf16-mixed"], ["float16", "bfloat16", None]),
+        ("precision", ["float32", "bf16-mixed", "auto"], ["float16", "bfloat16", None]),
+        ("teacher_dtype", ["float32", "bfloat16", "auto"], ["float16", "bf16-mixed", None]),
         ("held_out", [0.1, 1, 200, "held.jsonl"], [0, 0.0, 1.0, 12.5, -3, True, "", " ", math.nan, None]),
         ("long_prompts", ["refuse", "skip"], ["truncate", True]),
         ("template_options", [{"enable_thinking": False, "date": "1 May"}], [{"tools": []}, "x", None]),
@@ -410,3 +411,22 @@ def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, s
 def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "bf16", "precision", "teacher_dtype"),
+    [
+        ({"precision": "auto"}, True, "bf16-mixed", "bfloat16"),
+        ({"precision": "auto"}, False, "float32", "float32"),
+        ({"precision": "auto", "lora": {}}, True, "float32", "bfloat16"),
+        ({"teacher_dtype": "auto"}, True, "float32", "bfloat16"),
+        ({"precision": "auto", "teacher_dtype": "float32"}, True, "bf16-mixed", "float32"),
+        # what is said outright holds on every machine
+        ({"precision": "bf16-mixed"}, False, "bf16-mixed", "bfloat16"),
+        ({}, True, "float32", "float32"),
+    ],
+)
+def test_auto_number_formats_follow_the_machine(given, bf16, precision, teacher_dtype) -> None:
+    settled = recipe(**given).for_machine(bf16=bf16)
+    assert (settled.precision, settled.teacher_dtype) == (precision, teacher_dtype)
+    assert settled.for_machine(bf16=not bf16) == settled  # a run that goes on keeps what was recorded

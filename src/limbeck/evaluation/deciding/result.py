@@ -188,7 +188,8 @@ def _verdict(
 def _next_step(done: Evaluated, verdict: Verdict | None) -> dict[str, str]:
     if verdict is None:
         if done.measured["kind"] == "text":
-            return {"text": "Say how an answer is judged.", "command": f"{done.commands['again']} --grader NAME"}
+            again = f"{done.commands['again']} --grader NAME" if "again" in done.commands else ""
+            return {"text": "Say how an answer is judged.", "command": again}
         return {"text": "", "command": ""}
     text, command = _NEXT[verdict.decision]
     if verdict.decision is Decision.DONT and Reason.BOTH_BAD in verdict.reasons:

@@ -33,6 +33,8 @@ from typing import Any
 import regex
 
 from limbeck.errors import UsageError
+from limbeck.evaluation.grading.messages import function_elsewhere
+from limbeck.evaluation.grading.own_functions import MODULE, function_named
 from limbeck.evaluation.grading.written_numbers import unit_fits, unit_of, written_numbers
 from limbeck.recipe.grader import GraderSettings, compiled
 
@@ -227,7 +229,8 @@ def _reasoning_gym(settings: GraderSettings, answer: str, reference: str, column
 
 
 def _function(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> float:
-    function = _loaded(settings.function or "")
+    name = settings.function or ""
+    function = function_named(name) or _loaded(name)
     return _scored(lambda: function(answer, {**columns, "reference": reference}))
 
 
@@ -245,6 +248,8 @@ def _scored(score: Callable[[], object]) -> float:
 def _loaded(name: str) -> Callable[..., Any]:
     """module:function, of a file in the present folder or of an installed module."""
     module_name, _, function_name = name.rpartition(":")
+    if module_name == MODULE:
+        raise function_elsewhere(name=function_name)
     path = Path(module_name.replace(".", "/") + ".py")
     try:
         found = runpy.run_path(str(path)) if path.is_file() else vars(importlib.import_module(module_name))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from cyclopts import Parameter
 
 from limbeck.errors import UsageError
-from limbeck.recipe.messages import evaluation as messages
+from limbeck.recipe.evaluation import messages
 
 if TYPE_CHECKING:
     from limbeck.recipe.grader import GraderSettings

@@ -1,0 +1,119 @@
+"""What is said of how the package's own functions are called."""
+
+from __future__ import annotations
+
+from limbeck.errors import DataError, LimbeckError, Refusal, Text, UsageError, error
+
+__all__ = [
+    "grader_unusable",
+    "module_missing",
+    "no_prompts",
+    "no_rows_of",
+    "recipe_form",
+    "row_form",
+    "row_value",
+    "settings_twice",
+    "steps_hosted",
+    "teacher_not_needed",
+    "teacher_other",
+]
+
+
+@error(UsageError, "api.recipe-form")
+def recipe_form(*, kind: str) -> Text:
+    return Text(
+        given="A recipe was given as an object of type {kind}.",
+        needed="A recipe is the path of a YAML file, a dict of settings, or a limbeck.Recipe.",
+        fix='Write limbeck.train("recipe.yaml"), or limbeck.train({{"student": ..., "teacher": ..., "prompts": ...}}).',
+    )
+
+
+@error(UsageError, "api.settings-twice")
+def settings_twice() -> Text:
+    return Text(
+        given="overrides were given beside a recipe that is no file.",
+        needed="Overrides lie over a file; the settings of a dict or a Recipe are changed where they stand.",
+        fix="Put them into the dict, or use recipe.model_copy(update=...).",
+    )
+
+
+@error(UsageError, "evaluation.no-prompts")
+def no_prompts(*, models: str, workspace: str) -> Text:
+    return Text(
+        given="{models} cannot be evaluated without prompts.",
+        needed="Only a single run has held-out prompts of its own, and {workspace} has no run of this name.",
+        fix="Pass prompts (--prompts FILE), or the name of one run (limbeck runs lists them).",
+    )
+
+
+@error(DataError, "api.rows-form")
+def no_rows_of(*, what: str, kind: str) -> Text:
+    return Text(
+        given="{what} is an object of type {kind}.",
+        needed="Rows are the path of a file, a list of dicts or of texts, a datasets.Dataset, or a pandas frame.",
+        fix='Give a list such as [{{"prompt": "..."}}]; of several splits, choose one: dataset["train"].',
+    )
+
+
+@error(DataError, "api.row-form")
+def row_form(*, what: str, place: int, kind: str) -> Text:
+    return Text(
+        given="Row {place} of {what} is an object of type {kind}.",
+        needed="Each row is a dict with a prompt or messages, or a text, which is one user turn.",
+        fix='Write rows such as {{"prompt": "..."}}.',
+    )
+
+
+@error(DataError, "api.row-value")
+def row_value(*, what: str, place: int, reason: str) -> Text:
+    return Text(
+        given="Row {place} of {what} cannot be written as JSON: {reason}.",
+        needed="Rows are stored with the run, so that any process can go on with it.",
+        fix="Leave that column out, or turn its values into texts, numbers or lists.",
+    )
+
+
+@error(UsageError, "api.grader-form")
+def grader_unusable(*, kind: str) -> Text:
+    return Text(
+        given="The grader is an object of type {kind}.",
+        needed="A grader is a function of (answer, row) that returns a number from 0 to 1, or the name of a grader.",
+        fix="Write grader=my_function, or for example grader='number'.",
+    )
+
+
+@error(UsageError, "api.teacher-not-needed")
+def teacher_not_needed(*, run: str, teacher: str) -> Text:
+    return Text(
+        given="A teacher was passed for {run}, whose teacher is {teacher}.",
+        needed="Only a teacher that was given as an object has to be passed again; every other one is loaded by its "
+        "name.",
+        fix="Leave teacher out.",
+    )
+
+
+@error(Refusal, "api.teacher-other")
+def teacher_other(*, run: str, expected: str, found: str) -> Text:
+    return Text(
+        given="The weights of the teacher that was passed have the fingerprint {found}; {run} began with {expected}.",
+        needed="A run that goes on learns from the same teacher.",
+        fix="Pass the model that the run began with, as it was then; or start a new run.",
+    )
+
+
+@error(Refusal, "steps.hosted")
+def steps_hosted(*, teacher: str) -> Text:
+    return Text(
+        given="The teacher is {teacher}.",
+        needed="Answers that are paid for are stored before they are used, and that takes a run folder.",
+        fix="Use limbeck.distil or limbeck.train.",
+    )
+
+
+@error(LimbeckError, "api.module-missing")
+def module_missing(*, module: str) -> Text:
+    return Text(
+        given="{module} is not installed.",
+        needed="to_pandas() returns a pandas frame.",
+        fix="Install it: pip install {module}.",
+    )

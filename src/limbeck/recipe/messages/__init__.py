@@ -1,1 +1,0 @@
-"""What is said about recipes and options, by topic."""

@@ -1,0 +1,160 @@
+"""A route's steps for a loop of the caller's own: no run folder, nothing stored, nothing evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Self
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from limbeck.machine import precision_kept
+from limbeck.messages import steps_hosted
+from limbeck.models.adapters import merge_adapters
+from limbeck.models.lent import lent
+from limbeck.models.memory import MemoryModel, known, lend
+from limbeck.planning.check import plan_recipe
+from limbeck.planning.memory import refuse_if_too_large
+from limbeck.recipe.recipe import Recipe
+from limbeck.routes.loop import Lesson, train
+from limbeck.teachers.local import LocalTeacher
+from limbeck.teachers.writer import ask
+from limbeck.training.answers import label_unfit, written_targets
+from limbeck.training.material import Material
+from limbeck.training.setup import Models, load_models, make_state, make_writer
+from limbeck.training.state import StepRecord, TrainState
+
+__all__ = ["Steps", "take_steps"]
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Schedule = Callable[[int], float]
+
+
+class Steps(Iterator[StepRecord]):
+    """The steps of a route, one for each `next`: read its record, log it, save the student, or stop.
+
+        with limbeck.steps(student, teacher, rows, steps=100) as steps:
+            for record in steps:
+                print(record.step, record.loss)
+        steps.student.save_pretrained("distilled")
+
+    After the last step, after `close` and at the end of a `with` block the student is a plain model of transformers:
+    adapters are merged, and what Limbeck changed in it while it trained is undone.
+    """
+
+    def __init__(self, state: TrainState, records: Generator[StepRecord | None], notes: tuple[str, ...]) -> None:
+        self.notes = notes
+        """What the start had to say, as sentences."""
+        self._state = state
+        self._records = records
+
+    @property
+    def student(self) -> PreTrainedModel:
+        """The model that trains: a copy of what was given, or with `in_place=True` the caller's own."""
+        return self._state.student.module
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The student's tokenizer."""
+        return self._state.student.tokenizer
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the run's trainable weights."""
+        return self._state.optimizer
+
+    def __next__(self) -> StepRecord:
+        record = next(self._records)
+        assert record is not None, "only what is read before this object exists is none"
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End here; more than once changes nothing."""
+        self._records.close()
+
+
+def take_steps(
+    recipe: Recipe,
+    held: Iterable[MemoryModel] = (),
+    *,
+    optimizer: MakeOptimizer | None = None,
+    schedule: Schedule | None = None,
+    watch: Callable[[str], None] = lambda phase: None,
+) -> Steps:
+    """Load the models and get ready for the first step, which is taken by the first `next`.
+
+    Args:
+        held: models that the recipe names as objects.
+        optimizer: makes an optimizer of the trainable parameters, in the place of AdamW.
+        schedule: gives the learning rate of a step, counted from 0, in the place of the recipe's.
+        watch: called with the phase within a step whenever it changes.
+
+    Raises:
+        LimbeckError: as for a run; and Refusal for a teacher behind a chat API.
+    """
+    if recipe.teacher is not None and recipe.teacher.startswith("openai:"):
+        raise steps_hosted(teacher=recipe.teacher)
+    models_held = list(held)
+    stack = ExitStack()
+    try:
+        with precision_kept():
+            stack.enter_context(lend(models_held))
+            with known(models_held):
+                plan = plan_recipe(recipe)
+                refuse_if_too_large(plan.memory)
+                models = load_models(plan.material, recipe, plan.machine)
+            patches = stack.enter_context(ExitStack())
+            patches.enter_context(lent(models.student.module))
+            state = make_state(models, plan.material, recipe, watch)
+            if optimizer is not None:
+                state.optimizer = optimizer(list(models.weights.named.values()))
+            state.schedule = schedule
+            lesson = _lesson(models, plan.material, recipe)
+    except BaseException:
+        stack.close()
+        raise
+    records = _records(state, lesson, recipe, plan.machine.matmul_precision, stack, patches)
+    next(records)  # to its start, so that it ends properly from now on
+    return Steps(state, records, (*plan.material.notes, *models.notes))
+
+
+def _lesson(models: Models, material: Material, recipe: Recipe) -> Lesson:
+    """What the route learns from; the teacher writes its answers now, where it has to."""
+    targets = material.targets
+    if recipe.answers_written:
+        writer = make_writer(models, material, recipe, account="steps", log=lambda kind, **fields: None)
+        prompts = material.train.prompts
+        rows = ask(writer, prompts, material.examples, num_answers=recipe.answers_written, seed=recipe.seed)
+        label_unfit(rows, material, recipe)
+        targets = written_targets(rows, material, recipe)
+    teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
+    return Lesson(material.train.prompts, teacher, targets, material.own)
+
+
+def _records(
+    state: TrainState, lesson: Lesson, recipe: Recipe, precision: str, stack: ExitStack, patches: ExitStack
+) -> Generator[StepRecord | None]:
+    """Nothing, then a record for each step; the caller's matmul precision is in force whenever the caller is."""
+    steps = train(state, lesson, recipe)
+    try:
+        yield None
+        while True:
+            with precision_kept(precision):
+                record = next(steps, None)
+            if record is None:
+                return
+            yield record
+    finally:
+        patches.close()
+        state.weights.widen()
+        if recipe.lora is not None:
+            merge_adapters(state.student)
+        stack.close()

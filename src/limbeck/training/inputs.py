@@ -1,0 +1,75 @@
+"""What lives only in memory, kept in the run that needs it: rows, and the student's first weights.
+
+    inputs/student/        the student as it was given, in its own dtype, with its tokenizer
+    inputs/NAME.jsonl      rows that were given as objects
+
+From then on the recipe of the run names these files, so any process can go on with it, evaluate it or start from its
+recipe. What they hold is verified as for any other run: by the hash of the rows and by that of the weights. A teacher
+is not kept (see `models.memory`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from limbeck.models.load import without_progress_bars
+from limbeck.models.memory import held, held_model, holds_rows, is_in_memory
+from limbeck.models.refs import ModelRef
+from limbeck.models.save import unfinished
+from limbeck.recipe.recipe import Recipe
+from limbeck.runs.lines import write_bytes, write_failed
+from limbeck.runs.store import Run
+from limbeck.training.material import Material
+
+__all__ = ["keep_inputs"]
+
+INPUTS = "inputs"
+
+
+def keep_inputs(run: Run, recipe: Recipe, material: Material) -> tuple[Recipe, Material]:
+    """Write to the run what its recipe names and only this process has; the recipe and material that name it there.
+
+    Raises:
+        Stopped: the disk does not take it.
+    """
+    folder, changed = run.path / INPUTS, _rows(run.path / INPUTS, recipe)
+    if is_in_memory(recipe.student) and material.student_ref.kind == "memory":
+        ref = material.student_ref
+        path = folder / "student"
+        _write_student(ref, path)
+        changed["student"] = str(path)
+        kept = replace(ref, text=str(path)) if held_model(ref).itself else ModelRef(str(path), "folder", path, None)
+        material = replace(material, student_ref=kept)
+    return (recipe.model_copy(update=changed) if changed else recipe), material
+
+
+def _rows(folder: Path, recipe: Recipe) -> dict[str, Any]:
+    """The settings that name rows given as objects, each with its new place."""
+    own = recipe.own_answers
+    texts = {name: getattr(recipe, name) for name in ("prompts", "held_out", "teacher_examples")}
+    texts["own_answers"] = None if own is None else own.file
+    changed: dict[str, Any] = {}
+    for name, text in texts.items():
+        if isinstance(text, str) and holds_rows(text):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            path = folder / Path(text).name
+            write_bytes(path, Path(text).read_bytes())
+            changed[name] = str(path)
+    if own is not None and "own_answers" in changed:
+        changed["own_answers"] = own.model_copy(update={"file": changed["own_answers"]})
+    return changed
+
+
+def _write_student(ref: ModelRef, path: Path) -> None:
+    known = held()[str(ref.fingerprint)]
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+        with unfinished(path) as beside, without_progress_bars():
+            known.module.save_pretrained(beside)
+            known.tokenizer.save_pretrained(beside)
+    except OSError as error:
+        raise write_failed(path, error) from error

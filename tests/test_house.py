@@ -72,7 +72,7 @@ ROOM_BUDGETS = {
     "models": 1092,
     "names": 54,
     "objectives": 797,
-    "planning": 431,
+    "planning": 529,
     "progress": 115,
     "recipe": 1240,
     "reporting": 1154,

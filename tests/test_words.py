@@ -37,7 +37,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/models",
     "src/limbeck/names.py",
     "src/limbeck/objectives",
-    "src/limbeck/planning",
     "src/limbeck/progress.py",
     "src/limbeck/reporting",
     "src/limbeck/rollouts",

@@ -101,7 +101,7 @@ def test_check_shows_rows_pair_memory_and_the_objective_check(tmp_path, capsys):
     shown = capsys.readouterr().out
     for expected in (
         "rows.jsonl:", "<|im_start|>user", "300 ids are shared and name the same tokens", "lean",
-        "teacher weights", "fits", "KL(student‖teacher)", "student as its own teacher", "fused",
+        "teacher weights", "fits", "KL(student‖teacher)", "the student as its own teacher", "fused",
         "The template adds no system text",
     ):  # fmt: skip
         assert expected in shown, expected

@@ -1,4 +1,4 @@
-"""The certificate passes on a right pair and fails for each fault that it claims to find."""
+"""The objective check passes on a correct pair and fails for each mistake that it claims to find."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from builders import prompt_row, write_rows
 from limbeck.driver import train_run
-from limbeck.errors import UsageError
+from limbeck.errors import RecipeError, UsageError
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.parts import HostedApiSettings, Lora, OwnAnswers, PracticeGrowth, SamplingSettings, WarmUp
@@ -143,7 +143,7 @@ def test_a_share_that_would_mix_nothing_is_refused(share, num_prompts, fine):
     if fine:
         assert Recipe(**settings, on_policy_share=share).on_policy_share == share
         return
-    with pytest.raises(ValidationError, match="nothing would be mixed"):
+    with pytest.raises(RecipeError, match=r"rounds to (all prompts|no prompt) of a step"):
         Recipe(**settings, on_policy_share=share)
 
 

@@ -191,6 +191,15 @@ def test_adapters_at_chosen_modules_are_refused_with_the_reason(tmp_path: Path, 
     assert "Embedding and output head are never adapted" in problem.needed
 
 
+@pytest.mark.parametrize(
+    ("key", "instead"), [("epochs", "set steps"), ("num_train_epochs", "set steps"), ("qlora", "lora: {}")]
+)
+def test_what_is_not_offered_is_refused_with_what_to_set_instead(tmp_path: Path, key: str, instead: str) -> None:
+    (problem,) = problems(tmp_path, MINIMAL + f"{key}: 3\n").values()
+    assert problem.code == "recipe.not-offered"
+    assert instead in problem.fix
+
+
 def test_lora_is_turned_on_by_an_empty_section_or_by_a_part_of_it(tmp_path: Path) -> None:
     assert load(tmp_path, MINIMAL).recipe.lora is None
     assert load(tmp_path, MINIMAL + "lora: {}\n").recipe.lora == Lora(rank=32, alpha=64)

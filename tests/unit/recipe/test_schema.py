@@ -409,7 +409,7 @@ def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, s
     [("exactly", "There is no such grader"), ({"kind": "exact", "tolerance": 1.0}, "does not use tolerance")],
 )
 def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(RecipeError, match=told):
         Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
 
 

@@ -23,9 +23,8 @@ from limbeck.recipe.explain import explain, setting_names
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
-    *("demo", "worth", "train", "eval", "resume", "answers", "check"),
-    *("recipe", "recipe show", "recipe explain", "recipe schema"),
-    *("runs", "show", "lineage", "chat", "mark", "report", "export", "doctor"),
+    *("demo", "doctor", "recipe", "recipe show", "recipe explain", "recipe schema", "check", "worth", "answers"),
+    *("train", "resume", "runs", "show", "lineage", "eval", "mark", "report", "chat", "export"),
 )
 
 

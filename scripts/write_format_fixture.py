@@ -31,7 +31,7 @@ import torch
 from builders import CORPUS, save_model, tiny_llama, tiny_tokenizer, write_rows
 from limbeck import api
 from limbeck.errors import Stopped
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from misbehaving_server import MisbehavingServer, Seen, completion, http
 
 SMALL = {"hidden_size": 8, "intermediate_size": 16, "scale": 4.0}
@@ -70,7 +70,7 @@ def write_fixture(folder: Path) -> None:
             api.train("recipes/stopped.yaml", listen=stop_after_3)
         except Stopped:
             api.train("recipes/finished.yaml")
-            api.evaluate("finished", options=Evaluating(name="finished", grader="contains", by=("topic",)))
+            api.evaluate("finished", options=EvaluationOptions(name="finished", grader="contains", by=("topic",)))
             api.train("recipes/hosted.yaml")
     for name in ("finished", "hosted"):
         shutil.rmtree(folder / "runs" / name / "checkpoints")  # to keep the fixture small: who is done needs none

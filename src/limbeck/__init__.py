@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from limbeck.objectives.head import Head
     from limbeck.objectives.objective import Objective
     from limbeck.objectives.topk import topk_divergence
-    from limbeck.recipe.evaluating import Evaluating
+    from limbeck.recipe.evaluation import EvaluationOptions
     from limbeck.recipe.keywords import Recipe
     from limbeck.results import Evaluation, Run
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Evaluating",
     "Evaluation",
+    "EvaluationOptions",
     "Head",
     "LimbeckError",
     "Objective",
@@ -85,7 +85,7 @@ _HOMES = {
     "objectives.head": ("Head",),
     "objectives.objective": ("Objective",),
     "objectives.topk": ("topk_divergence",),
-    "recipe.evaluating": ("Evaluating",),
+    "recipe.evaluation": ("EvaluationOptions",),
     "recipe.keywords": ("Recipe",),
     "results": ("Evaluation", "Run"),
     "api": (

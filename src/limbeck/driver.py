@@ -75,7 +75,7 @@ def train_run(
     recipe = loaded.recipe
     plan = _prepare(recipe)
     with Run.create(Path(recipe.workspace), recipe.name) as run, log_ending(EventLog(run, listen)) as log:
-        recipe, material = keep_inputs(run, recipe, plan.material)
+        recipe, material = keep_inputs(run, plan.recipe, plan.material)
         _run_steps(log, replace(plan, recipe=recipe, material=material), watch, None)
     return run
 

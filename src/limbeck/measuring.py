@@ -15,7 +15,7 @@ from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
 from limbeck.given import NO_ENVIRONMENT, AnyRecipe, Grader, given_for_run, given_models, given_recipe
 from limbeck.machine import precision_kept
 from limbeck.messages import no_prompts
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.reporting.notebook import Listener, progress
 from limbeck.results import Evaluation, Marks, Talk
 from limbeck.rollouts.sampling import Sampling
@@ -31,7 +31,7 @@ __all__ = ["chat", "evaluate", "mark", "worth"]
 
 def worth(
     recipe: AnyRecipe,
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     overrides: Sequence[str] = (),
@@ -50,7 +50,7 @@ def worth(
     """
     log = _log_to(progress(listen, None)[0])
     with given_recipe(recipe, "limbeck.worth", overrides, environment, tokenizer=tokenizer, trains=False) as loaded:
-        return Evaluation(worth_of(loaded, options or Evaluating(), log, overrides).path)
+        return Evaluation(worth_of(loaded, options or EvaluationOptions(), log, overrides).path)
 
 
 def evaluate(
@@ -62,7 +62,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     grader: Grader | str | None = None,
     workspace: str | Path = ".",
-    options: Evaluating | None = None,
+    options: EvaluationOptions | None = None,
     listen: Listener | None = None,
 ) -> Evaluation:
     """Did it work? A run's student, result and teacher on its held-out prompts, or any models on the same prompts.
@@ -91,7 +91,7 @@ def evaluate(
         objects = {**named, **({} if found is not None else roles)}
         given = given_models(objects, tokenizer=tokenizer, grader=grader, rows=prompts)
         texts, grader_name, file = stack.enter_context(given)
-        chosen = options or Evaluating()
+        chosen = options or EvaluationOptions()
         chosen = chosen if grader_name is None else replace(chosen, grader=grader_name)
         if found is not None:
             stack.enter_context(given_for_run(found, teacher=teacher, tokenizer=tokenizer))

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from builders import prompt_row, tiny_tokenizer
-from limbeck.cli import run_cli
+from limbeck.cli import app, run_cli
 from pairs import write_pair
 
 
@@ -34,6 +34,37 @@ def test_light_verbs_import_no_torch(arguments):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["eval", "--help"], ["worth", "--help"], ["recipe", "--help"]])
+def test_help_builds_no_schema_and_imports_nothing_heavy(arguments):
+    script = (
+        "import sys\nfrom limbeck.cli import run_cli\n"
+        f"code = run_cli({arguments!r})\n"
+        "heavy = {'pydantic', 'pydantic_core', 'torch', 'transformers', 'numpy', 'jinja2', 'ruamel', 'regex'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: limbeck" in done.stdout
+
+
+def test_commands_are_listed_in_the_order_of_use_and_each_parameter_has_a_help():
+    names = [name for name in app if not name.startswith("-")]
+    assert names == [
+        *("demo", "doctor", "recipe", "check", "worth", "answers", "train", "resume", "runs", "show", "lineage"),
+        *("eval", "mark", "report", "chat", "export"),
+    ]
+    shown = limbeck("--help").stdout
+    places = [shown.index(f"│ {name} ") for name in names]
+    assert places == sorted(places)
+    recipe = app["recipe"]
+    commands = [app[name] for name in names if name != "recipe"]
+    commands += [recipe[name] for name in ("show", "explain", "schema")]
+    for command in commands:
+        assert command.help.strip()
+        for argument in command.assemble_argument_collection():
+            assert argument.parameter.help or argument.children, f"{command.name}: {argument.name}"
 
 
 @pytest.mark.parametrize(
@@ -65,12 +96,12 @@ def test_all_wrong_keys_are_told_at_once_with_the_nearest_and_nothing_is_loaded(
         assert right in told
 
 
-def test_check_shows_rows_pair_memory_and_certificate(tmp_path, capsys):
+def test_check_shows_rows_pair_memory_and_the_objective_check(tmp_path, capsys):
     assert run_cli(["check", str(write_pair(tmp_path))]) == 0
     shown = capsys.readouterr().out
     for expected in (
         "rows.jsonl:", "<|im_start|>user", "300 ids are shared and name the same tokens", "lean",
-        "teacher weights", "fits", "KL(student‖teacher)", "student as its own teacher", "fused",
+        "teacher weights", "fits", "KL(student‖teacher)", "the student as its own teacher", "fused",
         "The template adds no system text",
     ):  # fmt: skip
         assert expected in shown, expected
@@ -104,6 +135,7 @@ def test_train_prints_plain_lines_to_a_pipe_and_the_result_at_the_end(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "done after step 4 of 4" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"Next: limbeck eval {tmp_path / 'runs' / 'tiny'}"
     assert "teacher's text" in done.stdout
     assert "held-out teacher text" in done.stderr
     assert "Writing model shards" not in done.stderr
@@ -178,6 +210,9 @@ def test_doctor_tells_the_machine_and_hides_secrets(capsys, monkeypatch):
     assert "torch" in shown
     assert "num threads" in shown
     assert "canary" not in shown
+    (memory,) = [line for line in shown.splitlines() if line.startswith("total memory")]
+    assert memory.rstrip().endswith("GiB")
+    assert "bytes" not in shown
     assert run_cli(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["device"]
 
@@ -185,6 +220,23 @@ def test_doctor_tells_the_machine_and_hides_secrets(capsys, monkeypatch):
 def test_the_schema_is_json(capsys):
     assert run_cli(["recipe", "schema"]) == 0
     assert "beta" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_the_next_command_after_training_is_short_in_the_workspace_itself(tmp_path, capsys, monkeypatch):
+    path = write_pair(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run_cli(["train", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: limbeck eval tiny"
+
+
+@pytest.mark.parametrize("arguments", [[], ["objective"]])
+def test_explanations_are_wrapped_in_a_pipe(capsys, arguments):
+    assert run_cli(["recipe", "explain", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "KL(teacher‖student)" in shown or not arguments
+    for name in ("route", "sampling.top_p", "device"):
+        assert any(line.split()[0] == name for line in shown.splitlines()) or arguments
 
 
 def test_recipe_show_tells_where_values_came_from(tmp_path, capsys):

@@ -16,7 +16,7 @@ from builders import prompt_row, write_rows
 from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.errors import RecipeError, Refusal, Stopped
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.store import Run
 from misbehaving_server import FORMS, MisbehavingServer, completion, http
 from pairs import write_pair
@@ -138,7 +138,7 @@ def test_half_a_surrogate_pair_in_replies_is_labelled_and_breaks_no_file(tmp_pat
     with MisbehavingServer(script) as server:
         path = recipe(tmp_path, server, rows=rows, held_out=str(tmp_path / "held.jsonl"), answers_per_prompt=1)
         done = api.train(path)
-        worth = api.worth(path, Evaluating(name="asked", max_tokens=5, grader="contains"))
+        worth = api.worth(path, EvaluationOptions(name="asked", max_tokens=5, grader="contains"))
     assert done.status().state == "done"
     assert of_kind(done, "answers")[0]["left_out"] == {"bad-text": 2}
     assert [row["answer"] for row in done.read_answers("teacher") if row["label"]] == ["half \ud83d"] * 2

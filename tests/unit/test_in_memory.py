@@ -178,7 +178,7 @@ def test_a_teacher_without_a_name_is_asked_for_and_another_is_refused(pair, toke
     assert caught.value.code == "api.teacher-other"
     assert limbeck.resume(cut, teacher=teacher).status().state == "done"
     with pytest.raises(ModelError, match="not stored"):
-        limbeck.evaluate(cut, options=limbeck.Evaluating(grader="exact"))
+        limbeck.evaluate(cut, options=limbeck.EvaluationOptions(grader="exact"))
     done = limbeck.evaluate(cut, teacher=teacher, grader=lambda answer, row: len(answer) % 2, workspace=tmp_path)
     assert set(done.scores) == {"student", "distilled", "teacher"}
 
@@ -315,7 +315,7 @@ def test_objects_are_worth_chatted_with_and_marked(pair, tokenizer, tmp_path):
     assert "/tmp" not in json.dumps(worth.result()["prompts"])
     compared = limbeck.evaluate(
         student=student, teacher=teacher, prompts=ROWS[:4], tokenizer=tokenizer, grader="exact", workspace=tmp_path,
-        options=limbeck.Evaluating(max_tokens=4),
+        options=limbeck.EvaluationOptions(max_tokens=4),
     )  # fmt: skip
     assert set(compared.scores) == {"student", "teacher"}
     talk = limbeck.chat(student, ["hello", "again"], tokenizer=tokenizer, max_tokens=8)

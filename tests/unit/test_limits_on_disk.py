@@ -14,7 +14,7 @@ from limbeck.cli import run_cli
 from limbeck.conversation import Conversation
 from limbeck.errors import DataError, ModelError, RecipeError, UsageError
 from limbeck.models.save import weights_hash
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.rollouts.sampling import GREEDY
 from pairs import write_pair
 
@@ -103,7 +103,7 @@ def test_prompt_and_answer_fit_into_both_models_or_are_refused_at_the_start(
     with pytest.raises(ModelError, match=told):
         run(recipe)
     with pytest.raises(ModelError, match=rf"an answer up to 64; \S*{named} has {min(student, teacher)} positions"):
-        api.worth(recipe, Evaluating(max_tokens=64))
+        api.worth(recipe, EvaluationOptions(max_tokens=64))
     assert not (tmp_path / "runs").exists()
 
 

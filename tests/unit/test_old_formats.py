@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from limbeck import __version__, api
 from limbeck.cli import run_cli
 from limbeck.errors import DataError
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
@@ -168,9 +168,9 @@ def test_what_is_written_now_bears_its_format(old):
     assert first["format"] == 1
     assert first["limbeck"] == __version__
     assert not any("format" in event for event in others)
-    asked = api.evaluate("new", options=Evaluating(name="new", grader="contains"))
+    asked = api.evaluate("new", options=EvaluationOptions(name="new", grader="contains"))
     assert asked.asked()["format"] == 1
-    again = api.evaluate("new", options=Evaluating(name="new", grader="contains"))
+    again = api.evaluate("new", options=EvaluationOptions(name="new", grader="contains"))
     assert again.result() == asked.result(), "the header is no part of the question"
     ledger = Ledger(old, "http://127.0.0.1:1/v1", "new")
     for sample in range(2):

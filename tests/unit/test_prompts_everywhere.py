@@ -10,7 +10,7 @@ from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.driver import train_run
 from limbeck.errors import DataError
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.teachers.local import LocalTeacher
@@ -160,7 +160,7 @@ def test_plain_texts_are_read_untouched_without_a_template(tmp_path, settings):
     saved = transformers.AutoTokenizer.from_pretrained(done.model_path)
     asked = [{"role": "user", "content": stored[0]["prompt"]}]
     assert saved.apply_chat_template(asked, add_generation_prompt=True, return_dict=False) == stored[0]["ids"]
-    result = api.evaluate(done.name, workspace=tmp_path, options=Evaluating(max_tokens=8)).result()
+    result = api.evaluate(done.name, workspace=tmp_path, options=EvaluationOptions(max_tokens=8)).result()
     assert result["prompts"]["num"] == len(done.read_answers("prompts-held-out"))
 
 

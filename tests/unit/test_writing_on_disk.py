@@ -14,7 +14,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.rollouts.engine import Engine
 from limbeck.runs.store import Run
 from pairs import write_pair
@@ -108,7 +108,7 @@ def test_an_evaluation_at_temperature_0_or_next_to_it_is_greedy(tmp_path):
     recipe = write_pair(tmp_path)
     found = []
     for number, options in enumerate(({}, {"seed": 9}, {"temperature": 1e-9, "seed": 4}, {"temperature": 1e-300})):
-        asked = Evaluating(name=f"n{number}", max_tokens=6, grader="contains", **options)
+        asked = EvaluationOptions(name=f"n{number}", max_tokens=6, grader="contains", **options)
         evaluation = api.worth(recipe, asked)
         found.append([row["answer"] for alias in ("student", "teacher") for row in evaluation.read_answers(alias)])
     assert found[0] == found[1] == found[2] == found[3]

@@ -13,7 +13,7 @@ from limbeck.driver import train_run
 from limbeck.embedded import FOLDER
 from limbeck.embedded.task import write_prompts
 from limbeck.evaluation.evaluate import evaluate_run, worth_of
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.evaluations import Evaluation
 
@@ -56,7 +56,7 @@ def run_demo(
     """
     started = time.monotonic()
     loaded = load_recipe(_write_material(workspace), [f"seed={seed}", f"workspace={workspace.resolve()}"], environment)
-    options = Evaluating(slots=NUM_SLOTS)
+    options = EvaluationOptions(slots=NUM_SLOTS)
 
     def log(kind: str, **fields: object) -> None:
         listen({"kind": kind, **fields})

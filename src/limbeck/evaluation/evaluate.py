@@ -30,7 +30,7 @@ from limbeck.evaluation.grading.judging import ALIAS, find_judge, judge_pairs
 from limbeck.machine import probe_machine, use_machine
 from limbeck.models.memory import holds_rows, is_in_memory
 from limbeck.models.resolve import parse_ref
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import LoadedRecipe, load_recipe
 from limbeck.recipe.grader import GraderSettings
 from limbeck.recipe.recipe import Recipe
@@ -61,7 +61,7 @@ class _Question:
     hosted: Mapping[str, Any] = field(default_factory=dict)
 
 
-def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log, overrides: Sequence[str] = ()) -> Evaluation:
+def worth_of(loaded: LoadedRecipe, options: EvaluationOptions, log: Log, overrides: Sequence[str] = ()) -> Evaluation:
     """Teacher against student on the recipe's held-out prompts; `overrides` are those that it was loaded with."""
     recipe = loaded.recipe
     if recipe.teacher is None:
@@ -78,7 +78,7 @@ def worth_of(loaded: LoadedRecipe, options: Evaluating, log: Log, overrides: Seq
     return _evaluate(_of_recipe(recipe, "worth", {}, options, commands), options, log)
 
 
-def evaluate_run(run: Run, options: Evaluating, log: Log, prompts: Path | None = None) -> Evaluation:
+def evaluate_run(run: Run, options: EvaluationOptions, log: Log, prompts: Path | None = None) -> Evaluation:
     """A run's student as it began, its result and its teacher, on its held-out prompts or another file."""
     recipe = load_recipe(run.recipe_path, [], {}).recipe
     recipe = recipe.model_copy(update={"workspace": str(run.path.parents[1])})
@@ -94,7 +94,9 @@ def evaluate_run(run: Run, options: Evaluating, log: Log, prompts: Path | None =
     return _evaluate(question, options, log)
 
 
-def evaluate_models(models: Sequence[str], prompts: Path, workspace: Path, options: Evaluating, log: Log) -> Evaluation:
+def evaluate_models(
+    models: Sequence[str], prompts: Path, workspace: Path, options: EvaluationOptions, log: Log
+) -> Evaluation:
     """Models on the prompts of a file; ROLE=MODEL says that one is the teacher, the student or the distilled one."""
     named: list[Named] = []
     for number, text in enumerate(models):
@@ -154,7 +156,7 @@ def _of_recipe(
     recipe: Recipe,
     kind: Literal["worth", "after"],
     more: Mapping[Role, str],
-    options: Evaluating,
+    options: EvaluationOptions,
     commands: Mapping[str, str],
 ) -> _Question:
     if "auto" in (recipe.precision, recipe.teacher_dtype):
@@ -194,7 +196,7 @@ def _of_recipe(
     )
 
 
-def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
+def _evaluate(question: _Question, options: EvaluationOptions, log: Log) -> Evaluation:
     """Ask, grade, compare, decide; all of it is in the evaluation's folder at the end."""
     known = {each.alias for each in question.named if each.hosted is not None}
     options.refuse_unused(known | ({ALIAS} if (options.judge or "").startswith("openai:") else set()))
@@ -233,7 +235,7 @@ def _evaluate(question: _Question, options: Evaluating, log: Log) -> Evaluation:
     return evaluation
 
 
-def _refuse_unknown(options: Evaluating, sides: Sequence[Side]) -> None:
+def _refuse_unknown(options: EvaluationOptions, sides: Sequence[Side]) -> None:
     """A price or a column that nothing here has is a slip, and answers take long."""
     columns = {name for prompt in sides[0].prompts for name in labels_of(prompt)}
     unknown = {"price": options.prices().keys() - {side.alias for side in sides}, "by": set(options.by) - columns}

@@ -1,7 +1,7 @@
 """Bytes by component and phase, from the models' configurations alone, before a weight is read.
 
-Weights, gradients, optimizer and cache are exact products of sizes; activations are counted for a Llama-shaped layer
-and marked as estimates. Nothing is kept twice: gradients and moments exist for the student only.
+Weights, gradients, optimizer and cache are exact products of sizes; activations are those of a Llama-shaped layer and
+are estimates. Gradients and moments exist for the student only.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from limbeck.errors import ModelError, Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import body_layers
 from limbeck.models.load import load_config
 from limbeck.models.refs import ModelRef
+from limbeck.planning import messages
 from limbeck.recipe.recipe import Recipe
 from limbeck.training.material import Material
 from limbeck.training.setup import shares_base
 
 __all__ = ["MemoryPlan", "ModelSize", "plan_memory", "refuse_if_too_large", "size_of"]
 
+GIB = 2**30
 FLOAT32_BYTES = 4
+PROMPT_PASS = "reading prompts"  # the forward pass over the prompts, before tokens are generated
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Python, torch and transformers themselves, measured after import on a CPU.
 LIBRARIES_BYTES = 500 * 2**20
-# Float32 buffers of [chunk, V] alive at once, counted: a CPU works through a chunk in blocks of rows, a GPU does not.
+# Float32 buffers of [chunk, V] in memory at the same time, counted: a CPU processes a chunk in blocks of rows, a GPU at
+# once.
 NUM_LOGIT_BUFFERS = {"cpu": 5, "gpu": 13}
 # Logits and what inverse CDF and top-p make of them in float64, in float32 numbers.
 NUM_SAMPLING_BUFFERS = 12
@@ -37,25 +40,26 @@ ALWAYS = (
 UPDATING = ("student activations", "logits of a chunk", "gradient of the head", "heads in float32")
 ALIVE_IN: dict[str, tuple[str, ...]] = {
     "load": ("teacher weights", "student weights", "libraries"),
-    "write": (*ALWAYS, "reading prompts", "sampling"),
+    "write": (*ALWAYS, PROMPT_PASS, "sampling"),
     "score": (*ALWAYS, "student gradients", "teacher activations"),
     "update": (*ALWAYS, "student gradients", *UPDATING),
 }
-SMALLER_STUDENT = "Set lora: {}, which trains a small part of the student, or take a smaller one."
-SMALLER_BATCH = "Set micro_batch_tokens lower; results do not change with it."
-FIX_OF = {
-    "teacher weights": "Set teacher_dtype: bfloat16, or take a smaller teacher.",
-    "key/value cache": "Set slots lower, or max_practice_tokens and max_prompt_tokens.",
-    "sampling": "Set slots lower.",
-    "logits of a chunk": "Set chunk_tokens lower; results do not change with it.",
-    **dict.fromkeys(("student gradients", "optimizer (AdamW)"), SMALLER_STUDENT),
-    **dict.fromkeys(("reading prompts", "student activations", "teacher activations"), SMALLER_BATCH),
+# Keys of the JSON output and what messages call them.
+PHASE_NAMES = {"load": "loading", "write": "generation", "score": "scoring", "update": "update"}
+COMPONENT_NAMES = {PROMPT_PASS: "prompt activations"}
+REMEDIES = {
+    "teacher weights": messages.smaller_teacher,
+    "key/value cache": messages.smaller_cache,
+    "sampling": messages.fewer_slots,
+    "logits of a chunk": messages.smaller_chunk,
+    **dict.fromkeys(("student gradients", "optimizer (AdamW)"), messages.train_fewer_weights),
+    **dict.fromkeys((PROMPT_PASS, "student activations", "teacher activations"), messages.lower_micro_batch),
 }
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What a configuration says about sizes."""
+    """The sizes of a model, from its configuration."""
 
     num_parameters: int
     adapter_width: int  # an adapter of rank 1 has as many weights
@@ -68,7 +72,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes by component, the components alive in each phase, and what the device has free."""
+    """Bytes by component, the components in memory in each phase, and the free memory of the device."""
 
     components: dict[str, int]
     phases: dict[str, tuple[str, ...]]
@@ -118,11 +122,11 @@ def plan_memory(
     longest_prompt: int,
     longest_answer: int | None = None,
 ) -> MemoryPlan:
-    """What a run holds at its worst moment in each phase, at its longest prompt and the longest answer it allows.
+    """The memory that a run needs at most in each phase, with its longest prompt and the longest answer that it allows.
 
     Args:
-        teacher: None where none is in this process.
-        longest_answer: of the whole run; left out, the longest practice answer.
+        teacher: None if no teacher is loaded in this process.
+        longest_answer: of the whole run; by default, the longest practice answer.
     """
     max_length = longest_prompt + (longest_answer or recipe.max_practice_tokens)
     vocabulary_bytes = student.vocabulary_rows * FLOAT32_BYTES
@@ -151,7 +155,7 @@ def plan_memory(
         "key/value cache": 2 * recipe.slots * max_length * student.num_layers * student.key_value_size * FLOAT32_BYTES,
         "teacher activations": teacher_activations,
         "student activations": batch_tokens * kept_floats * (DTYPE_BYTES["bfloat16"] if mixed else FLOAT32_BYTES),
-        "reading prompts": read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
+        PROMPT_PASS: read_tokens * (_live_floats(student) + 2 * longest_prompt) * FLOAT32_BYTES,
         "sampling": NUM_SAMPLING_BUFFERS * recipe.slots * vocabulary_bytes,
         "logits of a chunk": num_buffers * recipe.chunk_tokens * vocabulary_bytes,
         "gradient of the head": 0 if num_adapter else 2 * student.hidden_size * vocabulary_bytes,
@@ -162,7 +166,7 @@ def plan_memory(
 
 
 def plan_for(material: Material, recipe: Recipe, machine: Machine) -> MemoryPlan:
-    """The plan of a recipe's pair; a teacher behind an interface takes nothing here."""
+    """The plan for a recipe's models; a teacher at a hosted API needs no memory here."""
     student_ref, teacher_ref = material.student_ref, material.teacher_ref
     teacher = None if teacher_ref is None or teacher_ref.kind == "hosted" else _size_of_ref(teacher_ref)
     if teacher is not None and teacher_ref is not None and shares_base(student_ref, teacher_ref, recipe):
@@ -176,35 +180,31 @@ def _size_of_ref(ref: ModelRef) -> ModelSize:
     try:
         return size_of(config)
     except (ValueError, AttributeError, TypeError) as error:
-        raise ModelError(
-            "model.unsupported",
-            given=f"{ref.text} is a {config.model_type} model: {error}",
-            needed="Student and teacher are decoder-only language models with attention layers.",
-            fix="Choose another model.",
-        ) from error
+        raise messages.sizes_unknown(model=ref.text, model_type=config.model_type, reason=str(error)) from error
 
 
 def refuse_if_too_large(plan: MemoryPlan) -> None:
-    """Raise before a weight is read if the worst phase cannot fit.
+    """Raise before any weights are read if the largest phase does not fit.
 
     Raises:
-        Refusal: with the largest component named.
+        Refusal: with the largest component.
     """
     if plan.fits:
         return
     phase = plan.peak_phase
     largest = max(plan.phases[phase], key=lambda name: plan.components[name])
-    raise Refusal(
-        "memory.does-not-fit",
-        given=f"The {phase} phase needs about {plan.peak_bytes / 2**30:.1f} GiB, of which {largest} take "
-        f"{plan.components[largest] / 2**30:.1f} GiB; {plan.free_bytes / 2**30:.1f} GiB are free.",
-        needed="A run that does not fit is killed by the system somewhere in the middle.",
-        fix=FIX_OF.get(largest, "Take a smaller student, or a machine with more memory."),
+    raise messages.does_not_fit(
+        phase=PHASE_NAMES[phase],
+        peak_gib=plan.peak_bytes / GIB,
+        largest=COMPONENT_NAMES.get(largest, largest),
+        largest_gib=plan.components[largest] / GIB,
+        free_gib=plan.free_bytes / GIB,
+        remedy=REMEDIES.get(largest, messages.smaller_model)(),
     )
 
 
 def _stored_floats(size: ModelSize) -> int:
-    """What a layer keeps of each token for the backward pass: norms, attention's inputs and output, the MLP's inner.
+    """What a layer keeps of each token for the backward pass: norms, attention inputs and output, the inner of the MLP.
 
     Four of the last, as adapted layers and other families keep; where `models.gated` serves it is two.
     """
@@ -212,5 +212,5 @@ def _stored_floats(size: ModelSize) -> int:
 
 
 def _live_floats(size: ModelSize) -> int:
-    """What a layer holds of each token at once when no backward pass follows."""
+    """What a layer has in memory for each token if no backward pass follows."""
     return 4 * size.hidden_size + 3 * size.intermediate_size

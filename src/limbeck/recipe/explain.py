@@ -1,4 +1,4 @@
-"""What a setting means, and what somebody probably meant by a key that is none."""
+"""The explanation of each setting, and the most similar setting to an unknown key."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from limbeck.errors import RecipeError
+from limbeck.recipe import messages
+from limbeck.recipe.messages import BrokenRule
 from limbeck.recipe.parts import Settings
 from limbeck.recipe.recipe import Recipe
-from limbeck.recipe.rules import NO_CROSS_ENTROPY, OBJECTIVES_OF
+from limbeck.recipe.types import OBJECTIVES_OF
 
 __all__ = ["Explanation", "explain", "field_of", "json_schema", "needs_of", "setting_names", "unknown_key"]
 
@@ -24,17 +25,16 @@ _PARTS: dict[str, type[Settings]] = {
     for kind in (field.annotation, *get_args(field.annotation))
     if isinstance(kind, type) and issubclass(kind, Settings)
 }
-_REMOVE = "Remove it; `limbeck recipe explain` lists the settings."
-# Keys that other tools have, and that are refused here with a reason of their own.
+# Keys of other tools, each refused with its own reason.
 _CROSS_ENTROPY = "alpha lmbda lambda kd_alpha seq_kd sft_alpha ce_alpha ce_weight hard_label_weight nll_weight".split()
-_NOT_OFFERED = ("epochs", "num_epochs", "num_train_epochs", "qlora")
+_EPOCHS = ("epochs", "num_epochs", "num_train_epochs")
 _SECRETS = ("api_key", "apikey", "key", "secret", "password", "token", "openai_api_key")
 _LORA_MODULES = ("target_modules", "modules_to_save", "lora_modules")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One setting: its meaning, who uses it, which values it takes, how to choose, its default and why that."""
+    """One setting: its meaning, who uses it, which values it takes, how to choose one, its default and the reason."""
 
     meaning: str
     routes: tuple[str, ...]
@@ -45,15 +45,19 @@ class Explanation:
 
 
 def explain(name: str) -> Explanation:
-    """What the setting with this dotted name means. Raises RecipeError with the nearest name if there is none."""
+    """The explanation of the setting with this dotted name.
+
+    Raises:
+        RecipeError: there is none; the message has the most similar name.
+    """
     path = tuple(name.split("."))
     field = field_of(path)
     if field is None:
-        code, needed, fix = unknown_key(path)
-        raise RecipeError(code, given=f"{name[:100]!r} is asked for.", needed=needed, fix=fix)
+        broken = unknown_key(path)
+        raise messages.setting_unknown(name=name[:100], reason=broken.needed, fix=broken.fix).with_code(broken.code)
     texts = re.split(r"\n(?:Choose|Why): ", str(field.description))
     meaning, how_to_choose, why = (" ".join(text.split()) for text in texts)
-    if field.default_factory is None:  # a default that is computed says itself in `why`
+    if field.default_factory is None:  # the text of a computed default is in `why`
         default = "No default" if field.is_required() else "null" if field.default is None else field.default
         why = f"{default}: {why}"
     objective = " or ".join(OBJECTIVES_OF.get(name, ())) or None
@@ -80,7 +84,7 @@ def field_of(path: tuple[str, ...]) -> FieldInfo | None:
 
 
 def needs_of(path: tuple[str, ...]) -> str:
-    """Which values the setting at `path` takes, in words."""
+    """The values that the setting at `path` takes, in words."""
     field = field_of(path)
     assert field is not None
     words = [each for each in field.metadata if isinstance(each, str)]
@@ -93,30 +97,30 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Limbeck recipe"}
 
 
-def unknown_key(path: tuple[str, ...]) -> tuple[str, str, str]:
-    """What to say of a key that is no setting: a code, why it is refused, and what to do."""
+def unknown_key(path: tuple[str, ...]) -> BrokenRule:
+    """Why a key that is not a setting is refused, and what to use instead."""
     parts = [part.strip().replace("-", "_").replace(" ", "_").casefold() for part in path]
-    if not {parts[0], parts[-1]}.isdisjoint(_CROSS_ENTROPY):
-        fix = "Remove it; own_answers has a weight for answers that people wrote."
-        return "recipe.cross-entropy", NO_CROSS_ENTROPY, fix
-    if not {parts[0], parts[-1]}.isdisjoint(_NOT_OFFERED):
-        return "recipe.not-offered", "This version counts steps, not epochs, and quantises nothing.", _REMOVE
+    ends = {parts[0], parts[-1]}
+    if not ends.isdisjoint(_CROSS_ENTROPY):
+        return messages.cross_entropy_weight()
+    if not ends.isdisjoint(_EPOCHS):
+        return messages.epochs_not_offered()
+    if "qlora" in ends:
+        return messages.quantisation_not_offered()
     if parts[-1] in _SECRETS:
-        why = "A recipe lies in files and logs. A key comes from the environment and goes to approved addresses alone."
-        return "recipe.key-in-recipe", why, "Remove it; see docs/how-to/hosted-teacher.md, and call this key back."
+        return messages.secret_in_recipe()
     if parts[-1] in _LORA_MODULES:
-        why = "LoRA trains all linear layers of the body. Embedding and output head stay as they are: the objective "
-        why += "reads the head as it is, and a table that both share would be torn in two by a merge."
-        return "recipe.lora-modules", why, _REMOVE
-    meant = _nearest(parts)
-    if meant is None:
-        return "recipe.key-unknown", "No such setting exists, nor one with a similar name.", _REMOVE
-    where = " at the top level" if len(parts) > 1 and "." not in meant else ""
-    return "recipe.key-unknown", "No such setting exists here.", f"Did you mean {meant}{where}?"
+        return messages.lora_modules()
+    nearest = _nearest(parts)
+    if nearest is None:
+        return messages.key_like_no_other()
+    if len(parts) > 1 and "." not in nearest:
+        return messages.key_unknown_inside(nearest=nearest)
+    return messages.key_unknown(nearest=nearest)
 
 
 def _nearest(parts: list[str]) -> str | None:
-    """The setting most like a key, by its whole dotted name and by its last part."""
+    """The setting most similar to a key, by its whole dotted name and by its last part."""
     known = {name.rsplit(".", 1)[-1]: name for name in reversed(setting_names())}
     known |= {name: name for name in setting_names()}
     spellings = (".".join(parts), parts[-1])

@@ -1,10 +1,10 @@
-"""Recipes in and out of YAML: layers, where each value came from, and everything wrong with them told at once.
+"""Recipes in and out of YAML: layers, where each value came from, and all of their problems reported at once.
 
 Precedence: default < file < environment (LIMBECK_BETA, LIMBECK_SAMPLING__TOP_P) < --set key=value. A relative path
-starts at the folder of the recipe, wherever it was written, so that a recipe means the same from every folder; only
-the workspace starts at the current folder, so that the runs of all recipes of a project lie together.
+starts at the folder of the recipe, in whichever layer it is, so that a recipe means the same from every folder; only
+the workspace starts at the current folder, so that the runs of all recipes of a project are in one place.
 
-Values follow YAML 1.2: 1e-4 is a number, no and on are text. A setting that wants text takes 007 as it is spelled.
+Values follow YAML 1.2: 1e-4 is a number, no and on are text. A setting that takes text keeps 007 as it is spelled.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from limbeck.compat import construct_scalar, resolve_scalar
 from limbeck.errors import RecipeError
+from limbeck.recipe import messages
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
-from limbeck.recipe.kinds import Text
+from limbeck.recipe.messages import BrokenRule
 from limbeck.recipe.recipe import Recipe
+from limbeck.recipe.types import NonEmptyText
 
 __all__ = [
     "LoadedRecipe",
     "Problem",
     "RecipeProblems",
+    "effective_recipe_text",
     "load_recipe",
     "placed",
     "plain_value",
     "recipe_text",
-    "show",
 ]
 
 _PREFIX = "LIMBECK_"
@@ -47,16 +49,16 @@ _PATHS = (
     "own_answers.file",
 )
 _TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp")
-# Words that a template would take as true, and that other YAML readers take as a switch.
+# Words that a template would take as true, and that other YAML readers take as a boolean.
 _SWITCH_WORDS = ("yes", "no", "on", "off", "y", "n")
-# Settings that nobody may give here, and whose value no message repeats.
+# Secrets are not allowed in recipes, and no message repeats their values.
 _SECRET = re.compile(r"(^|[._])(api_?key|key|secret|password|token)$", re.IGNORECASE)
 _NEEDS_NO_QUOTES = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
 
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe, and for each setting that is no default the place its value came from."""
+    """A recipe, and for each setting that is not at its default the place its value came from."""
 
     recipe: Recipe
     origins: dict[str, str]
@@ -65,7 +67,7 @@ class LoadedRecipe:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a recipe. `subject` is the key with its value, or the piece of text at fault."""
+    """One problem of a recipe. `subject` is the key with its value, or the wrong piece of text."""
 
     code: str
     place: str
@@ -75,7 +77,7 @@ class Problem:
 
 
 class RecipeProblems(RecipeError):
-    """All that is wrong with a recipe, at once."""
+    """All problems of a recipe at once."""
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -83,18 +85,14 @@ class RecipeProblems(RecipeError):
         if len(problems) == 1:
             super().__init__(first.code, given=f"{first.place}: {first.subject}", needed=first.needed, fix=first.fix)
             return
-        told = (f"  {each.place}: {each.subject}\n    {each.needed} {each.fix}" for each in problems)
-        super().__init__(
-            "recipe.problems",
-            given="\n".join([f"{name} has {len(problems)} problems.", *told]),
-            needed="Every key is a setting with a value of its kind; nothing is ignored and nothing is guessed.",
-            fix="Correct them and start again. `limbeck recipe explain` lists the settings.",
-        )
+        lines = (f"  {each.place}: {each.subject}\n    {each.needed} {each.fix}" for each in problems)
+        whole = messages.several_problems(file=name, num=len(problems), listing="\n".join(lines))
+        super().__init__(whole.code, given=whole.given, needed=whole.needed, fix=whole.fix, parameters=whole.parameters)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One setting as somebody gave it; `place` says where, for example "support.yaml line 7"."""
+    """One setting as it was given; `place` is where, for example "support.yaml line 7"."""
 
     path: tuple[str, ...]
     node: Node
@@ -109,17 +107,18 @@ class _Entry:
         return isinstance(self.node, ScalarNode) and self.node.style in ("'", '"')
 
     def value(self) -> object:
-        """The value that is meant: as it is spelled where only text is wanted, so that the name 007 is no 7."""
+        """The value: as it is spelled where only text is allowed, so that the name 007 does not become 7."""
         value = _value(self.node)
         field = field_of(self.path)
-        wants_text = field is not None and field.annotation in (str, str | None, Text | None)
+        wants_text = field is not None and field.annotation in (str, str | None, NonEmptyText | None)
         return self.node.value if wants_text and isinstance(value, int | float) else value
 
-    def problem(self, code: str, needed: str, fix: str) -> Problem:
+    def problem(self, broken: BrokenRule) -> Problem:
         spelled = self.node.value if isinstance(self.node, ScalarNode) else "(no single value)"
         spelled = repr(spelled) if self.is_quoted else spelled or "(empty)"
         spelled = "***" if _SECRET.search(self.key) else re.sub(r"//\S*@|\?\S*=\S*", "***", spelled)
-        return Problem(code, self.place, f"{_shorten(self.key)}: {_shorten(spelled)}", needed, fix)
+        subject = f"{_shorten(self.key)}: {_shorten(spelled)}"
+        return Problem(broken.code, self.place, subject, broken.needed, broken.fix)
 
 
 def _shorten(text: str) -> str:
@@ -132,7 +131,7 @@ _Entries = dict[tuple[str, ...], _Entry]
 
 
 def load_recipe(path: Path | str, overrides: Sequence[str], environ: Mapping[str, str]) -> LoadedRecipe:
-    """Read a recipe, then lay the variables of `environ` and the `key=value` of `overrides` over it.
+    """Read a recipe and override it with the variables of `environ`, then with the `key=value` of `overrides`.
 
     Raises RecipeError (RecipeProblems lists all) before anything else happens; models and prompts are not looked at.
     """
@@ -158,12 +157,11 @@ def _checked(layer: Iterator[_Entry], problems: list[Problem]) -> _Entries:
         if first is None and whole is not None and not isinstance(whole.node, MappingNode):
             first = whole  # practice_growth: null, and a part of it
         if first is not None:
-            needed = f"It is given twice (first: {first.place}), and readers differ in which of them counts."
-            problems.append(entry.problem("recipe.key-duplicate", needed, "Remove one of the two."))
+            problems.append(entry.problem(messages.key_duplicate(first=first.place)))
         elif field_of(entry.path) is not None:
             known[entry.path] = entry
-        elif not isinstance(entry.node, MappingNode) or not entry.node.value:  # else its keys are told of
-            problems.append(entry.problem(*unknown_key(entry.path)))
+        elif not isinstance(entry.node, MappingNode) or not entry.node.value:  # else its keys are reported
+            problems.append(entry.problem(unknown_key(entry.path)))
     return known
 
 
@@ -172,23 +170,20 @@ def _from_file(path: Path) -> Iterator[_Entry]:
         root = YAML(typ="safe", pure=True).compose(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1, cutoff=0.3)
-        fix = f"Did you mean {path.parent / near[0]}?" if near else "Give the path of a recipe."
-        raise RecipeError("recipe.not-found", given=f"{path} does not exist.", needed="A recipe.", fix=fix) from error
+        if near:
+            raise messages.file_not_found(path=path, nearest=path.parent / near[0]) from error
+        raise messages.no_file_found(path=path) from error
     except MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
-        raise _no_recipe(f"{path.name}{line} is not YAML: {_shorten(str(error.problem))}.") from error
+        reason = _shorten(str(error.problem))
+        if error.problem_mark is None:
+            raise messages.file_not_yaml(file=path.name, reason=reason) from error
+        raise messages.line_not_yaml(file=path.name, line=error.problem_mark.line + 1, reason=reason) from error
     except (OSError, ValueError, YAMLError, RecursionError) as error:
-        raise _no_recipe(f"{path} cannot be read: {_shorten(str(error))}.") from error
+        raise messages.file_unreadable(path=path, reason=_shorten(str(error))) from error
     if isinstance(root, MappingNode):
         yield from _from_mapping(root, (), path.name)
     elif root is not None:
-        raise _no_recipe(f"{path.name} holds no settings at its top.")
-
-
-def _no_recipe(given: str) -> RecipeError:
-    needed = "A recipe is YAML in UTF-8: lines of the form key: value."
-    fix = "Correct the file; `limbeck recipe explain` lists the settings."
-    return RecipeError("recipe.unreadable", given=given, needed=needed, fix=fix)
+        raise messages.file_without_settings(file=path.name)
 
 
 def _from_mapping(node: MappingNode, outer: tuple[str, ...], name: str) -> Iterator[_Entry]:
@@ -210,14 +205,12 @@ def _from_overrides(overrides: Sequence[str]) -> Iterator[_Entry]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            given = f"--set {_shorten(text)!r} is given."
-            needed = "An override names a setting and its value."
-            raise RecipeError("recipe.override-form", given=given, needed=needed, fix="Write --set key=value.")
+            raise messages.override_without_value(text=_shorten(text))
         yield _Entry(tuple(key.strip().split(".")), _plain_node(value), "--set")
 
 
 def _plain_node(text: str) -> Node:
-    """A value from outside a file, as it would be read in one; in quotes it is text."""
+    """A value from outside a file, read as in a file; in quotes it is text."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in ("'", '"'):
         return ScalarNode(_TEXT_TAGS[0], text[1:-1], style=text[0])
@@ -225,7 +218,7 @@ def _plain_node(text: str) -> Node:
 
 
 def plain_value(text: str) -> object:
-    """What a value given outside a file means: a number, true, null or a text."""
+    """A value from outside a file as a Python value: a number, true, null or a text."""
     return _value(_plain_node(text))
 
 
@@ -237,46 +230,45 @@ def _value(node: Node) -> object:
     try:
         return construct_scalar(node)
     except (YAMLError, ValueError, LookupError):
-        return []  # a number of thousands of digits, or a tag that recipes do not know: no setting takes a list
+        return []  # a number of thousands of digits, or an unknown tag: no setting takes a list
 
 
 def _validated(entries: _Entries, problems: list[Problem], path: Path) -> Recipe | None:
-    """The recipe, None if there is none; what is wrong is added to `problems`."""
+    """The recipe, None if it is invalid; its problems are added to `problems`."""
     values: dict[str, Any] = {"workspace": str(Path.cwd())}
     for entry in entries.values():
         name, *inner = entry.path
         value = placed(entry.key, entry.value(), path.parent)
         values[name] = {**(values.get(name) or {}), inner[0]: value} if inner else value
         if name.endswith("_options") and not entry.is_quoted and str(value).lower() in _SWITCH_WORDS:
-            fix = "Write true or false, or quote the text."
-            problems.append(entry.problem("recipe.value", "YAML 1.2 reads this as text.", fix))
+            problems.append(entry.problem(messages.value_is_switch_word()))
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        told: dict[tuple[str, ...], Problem] = {}
-        for fault in error.errors(include_url=False):
-            place = tuple(str(part) for part in fault["loc"])
+        found: dict[tuple[str, ...], Problem] = {}
+        for each in error.errors(include_url=False):
+            place = tuple(str(part) for part in each["loc"])
             place = place[:2] if field_of(place[:2]) is not None else place[:1]
-            # A default that waits for another setting is no fault of its own.
-            if fault["type"] != "default_factory_not_called":
-                told.setdefault(place, _told(dict(fault), place, entries.get(place), path.name))
-        problems += told.values()
+            # A default that depends on an invalid setting is not a problem of its own.
+            if each["type"] != "default_factory_not_called":
+                found.setdefault(place, _problem_of(dict(each), place, entries.get(place), path.name))
+        problems += found.values()
         return None
 
 
-def _told(fault: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None, name: str) -> Problem:
-    """A fault that pydantic found, in the words of a recipe."""
-    needed = f"It needs {needs_of(path)}."
+def _problem_of(found: Mapping[str, Any], path: tuple[str, ...], entry: _Entry | None, name: str) -> Problem:
+    """An error that pydantic found, in the words of a recipe."""
+    key, needs = ".".join(path), needs_of(path)
     if entry is None:
-        key = ".".join(path)
-        return Problem("recipe.key-missing", name, f"{key} is missing.", needed, f"Add {key}.")
-    if fault["type"].startswith("recipe."):
-        return entry.problem(fault["type"], fault["msg"], fault["ctx"]["fix"])
-    return entry.problem("recipe.value", needed, f"`limbeck recipe explain {entry.key}` says more.")
+        broken = messages.setting_missing(key=key, needs=needs)
+        return Problem(broken.code, name, messages.missing(key=key), broken.needed, broken.fix)
+    if found["type"].startswith("recipe."):
+        return entry.problem(BrokenRule(found["type"], found["msg"], found["ctx"]["fix"]))
+    return entry.problem(messages.value_invalid(key=entry.key, needs=needs))
 
 
 def placed(name: str, value: object, folder: Path) -> object:
-    """A path made absolute. A model is one if it looks like one or is a folder beside the recipe; else a hub id."""
+    """A path made absolute. A model is a path if it looks like one or is a folder next to the recipe; else a hub id."""
     if name not in _PATHS or not isinstance(value, str) or not value.strip():
         return value
     base = Path.cwd() if name == "workspace" else folder.absolute()
@@ -289,8 +281,8 @@ def placed(name: str, value: object, folder: Path) -> object:
     return os.path.normpath(base / os.path.expanduser(value))  # noqa: PTH111 (an unknown ~user stays text)
 
 
-def show(loaded: LoadedRecipe, *, origin: bool) -> str:
-    """The settings in force as a recipe, each with a comment on where its value came from if `origin`."""
+def effective_recipe_text(loaded: LoadedRecipe, *, origin: bool) -> str:
+    """The effective settings as a recipe, each with a comment on where its value came from if `origin`."""
     lines = []
     for key, line in _lines(loaded.recipe):
         place = loaded.origins.get(key, "default")
@@ -299,7 +291,7 @@ def show(loaded: LoadedRecipe, *, origin: bool) -> str:
 
 
 def recipe_text(recipe: Recipe, header: str = "") -> str:
-    """The settings in force as a recipe under a comment."""
+    """The effective settings as a recipe under a comment."""
     lines = [*(f"# {line}" for line in header.splitlines()), *(line for _, line in _lines(recipe))]
     return "".join(f"{line}\n" for line in lines)
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 import regex
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from limbeck.recipe import kinds
+from limbeck.recipe import messages, types
 from limbeck.recipe.parts import Settings
-from limbeck.recipe.rules import fault
+from limbeck.recipe.types import setting_error
 
 __all__ = ["GraderKind", "GraderSettings", "GraderText", "Language", "compiled"]
 
@@ -36,70 +36,68 @@ class GraderSettings(Settings):
     """How answers are graded. A setting that the kind does not use is refused."""
 
     kind: GraderKind
-    """How an answer is compared with the reference answer of its row; docs/how-to/evaluate.md says what each does.
-    Choose: number, json or choice where the answer has that form; exact or normalised for short texts; function for a
+    """How an answer is compared with the reference answer of its row; the guide to evaluation describes each kind.
+    Choose: number, json or choice if the answer has that form; exact or normalised for short texts; function for a
     rule of your own.
-    Why: it is your decision.
+    Why: it depends on your task.
     """
 
     pattern: Annotated[str | None, "null, or a regular expression"] = None
-    """For regex: what to look for in each answer, instead of the row's reference.
-    Choose: By hand.
-    Why: the row's.
+    """For regex: the pattern to find in each answer, used in place of the row's reference answer.
+    Choose: One pattern for all rows, or null if each row has its own.
+    Why: the pattern is the row's reference answer.
     """
 
-    tolerance: kinds.NotNegative = 0.0
-    """For number: the largest difference that is still right.
-    Choose: Half of the last digit.
+    tolerance: types.NonNegative = 0.0
+    """For number: the largest difference from the reference that is still right.
+    Choose: Half of the last digit that matters.
     Why: exact.
     """
 
-    relative_tolerance: kinds.Share = 0.0
-    """For number: the same as a share of the reference.
-    Choose: 0.01 for one per cent.
+    relative_tolerance: types.Share = 0.0
+    """For number: the same, as a share of the reference.
+    Choose: 0.01 for one percent.
     Why: exact.
     """
 
     language: Annotated[Language | None, "null, en, pt, it, es or fr"] = None
-    """For number: how 1.800 is read.
-    Choose: The language of the answers, where it is one.
-    Why: either reading may be right.
+    """For number: the language whose number format decides how 1.800 is read.
+    Choose: The language of the answers, if they are all in one.
+    Why: an answer is right if either format gives the reference.
     """
 
     units: Annotated[
-        tuple[str, ...], BeforeValidator(_split), Field(strict=False, min_length=1), "texts with commas between them"
+        tuple[str, ...], BeforeValidator(_split), Field(strict=False, min_length=1), "texts separated by commas"
     ] = ()
     """For number: other spellings of the reference's unit.
-    Choose: As answers write it.
-    Why: the reference's own.
+    Choose: The spellings that occur in answers.
+    Why: only the unit of the reference.
     """
 
     partial: Annotated[bool, "true or false"] = False
-    """For json: the share of fields that are equal, instead of all or nothing.
-    Choose: true while answers are seldom right as a whole.
-    Why: an answer that is wrong in a field is wrong.
+    """For json: grade the share of fields that are equal instead of all or nothing.
+    Choose: true while few answers are right as a whole.
+    Why: an answer with a wrong field is wrong.
     """
 
     function: Annotated[str | None, Field(pattern=r"^[\w.]+:\w+$"), "null, or module:function"] = None
-    """For function: gets (answer, row) and gives a number from 0 to 1.
-    Choose: A function in a file of the folder that you start in.
-    Why: there is none.
+    """For function: a function that takes (answer, row) and returns a number from 0 to 1.
+    Choose: A function in a file of the folder from which you run limbeck.
+    Why: the other graders need none.
     """
 
     @model_validator(mode="after")
-    def _belongs(self) -> GraderSettings:
+    def _fits_its_kind(self) -> GraderSettings:
         unused = sorted(self.model_fields_set - {"kind"} - _SETTINGS_OF.get(self.kind, set()))
         if unused:
-            why = f"The grader {self.kind} does not use {', '.join(unused)}."
-            raise fault("recipe.grader", why, "Remove it, or choose another kind.")
+            raise setting_error(messages.grader_setting_unused(kind=self.kind, unused=unused))
         if self.kind == "function" and self.function is None:
-            why = "The grader function needs the setting function."
-            raise fault("recipe.grader", why, "Write grader: module:function.")
+            raise setting_error(messages.grader_without_function())
         if self.pattern is not None:
             try:
                 compiled(self.pattern)
             except ValueError as error:
-                raise fault("recipe.grader", f"The grader regex: {error}.", "Correct the pattern.") from None
+                raise setting_error(messages.grader_pattern_invalid(reason=str(error))) from None
         return self
 
     @model_serializer(mode="wrap")
@@ -108,31 +106,30 @@ class GraderSettings(Settings):
         return {**given, "units": ", ".join(self.units)} if "units" in given else given
 
 
-def _spelled_out(value: object) -> object:
+def _expanded(value: object) -> object:
     """A kind alone, or module:function, as the settings that it stands for."""
     if not isinstance(value, str):
         return value
     if ":" in value:
         return {"kind": "function", "function": value}
     if value not in get_args(GraderKind):
-        why = f"No grader is called so; there are {', '.join(get_args(GraderKind))}."
-        raise fault("recipe.grader", why, "Choose one, or module:function.")
+        raise setting_error(messages.grader_unknown(known=list(get_args(GraderKind))))
     return {"kind": value}
 
 
 GraderText = Annotated[
     GraderSettings | None,
-    BeforeValidator(_spelled_out),
+    BeforeValidator(_expanded),
     "null, the name of a grader, module:function, or kind with its settings",
 ]
 
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> regex.Pattern:
-    """The pattern, ready to search. Raises ValueError when it cannot be read, or is longer than a pattern may be."""
+    """The pattern, ready to search. Raises ValueError when it is invalid, or longer than a pattern may be."""
     if len(pattern) > MAX_PATTERN_LENGTH:
-        raise ValueError(f"the pattern has {len(pattern)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
+        raise ValueError(messages.pattern_too_long(num=len(pattern), limit=MAX_PATTERN_LENGTH))
     try:
         return regex.compile(pattern)
     except (regex.error, OverflowError) as error:
-        raise ValueError(f"the pattern cannot be read: {error}") from None
+        raise ValueError(messages.pattern_invalid(reason=str(error))) from None

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from limbeck.compat import keeps_validation_plain
 from limbeck.errors import RecipeError
-from limbeck.recipe import recipe
+from limbeck.recipe import messages, recipe
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
 from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, placed
 from limbeck.recipe.parts import Settings
@@ -39,14 +39,14 @@ class Recipe(recipe.Recipe):
 
 
 def load_settings(settings: Mapping[str, Any], place: str) -> LoadedRecipe:
-    """Settings as a recipe. Relative paths, the workspace's too, start at the current folder.
+    """Settings as a recipe. Relative paths, also of the workspace, start at the current folder.
 
     Args:
         settings: values as Python has them; those that have parts (sampling, lora) as dicts.
-        place: what a message says they were given to, for example limbeck.distil.
+        place: where they were given, for messages, for example limbeck.distil.
 
     Raises:
-        RecipeError: with everything that is wrong with them.
+        RecipeError: with all of their problems.
     """
     values = {"workspace": ".", **{name: _plain(value) for name, value in settings.items()}}
     values = {name: placed(name, value, Path()) for name, value in values.items()}
@@ -61,32 +61,33 @@ def load_settings(settings: Mapping[str, Any], place: str) -> LoadedRecipe:
 
 
 def _problems_with(error: ValidationError, settings: Mapping[str, Any], place: str) -> RecipeError:
-    """What pydantic found, in the words of a recipe, all of it at once."""
+    """All errors that pydantic found, in the words of a recipe."""
     found: dict[tuple[str, ...], Problem] = {}
-    for fault in error.errors(include_url=False):
-        path = tuple(str(part) for part in fault["loc"])
-        if fault["type"] == "default_factory_not_called":  # it waits for a setting that is told of
+    for each in error.errors(include_url=False):
+        path = tuple(str(part) for part in each["loc"])
+        if each["type"] == "default_factory_not_called":  # it depends on a setting that is reported
             continue
-        if fault["type"] == "extra_forbidden":
-            found.setdefault(path, Problem(unknown_key(path)[0], place, _said(path, settings), *unknown_key(path)[1:]))
+        if each["type"] == "extra_forbidden":
+            broken = unknown_key(path)
+            found.setdefault(path, Problem(broken.code, place, _as_given(path, settings), broken.needed, broken.fix))
             continue
         path = path[:2] if field_of(path[:2]) is not None else path[:1]
-        found.setdefault(path, _problem(dict(fault), path, settings, place))
+        found.setdefault(path, _problem(dict(each), path, settings, place))
     return RecipeProblems(place, list(found.values()))
 
 
 def _problem(fault: Mapping[str, Any], path: tuple[str, ...], settings: Mapping[str, Any], place: str) -> Problem:
     key = ".".join(path)
     if fault["type"] == "missing":
-        needed = f"It needs {needs_of(path)}."
-        return Problem("recipe.key-missing", place, f"{key} is missing.", needed, f"Add {key}.")
+        broken = messages.setting_missing(key=key, needs=needs_of(path))
+        return Problem(broken.code, place, messages.missing(key=key), broken.needed, broken.fix)
     if fault["type"].startswith("recipe."):
-        return Problem(fault["type"], place, _said(path, settings), fault["msg"], fault["ctx"]["fix"])
-    more = f"`limbeck recipe explain {key}` says more."
-    return Problem("recipe.value", place, _said(path, settings), f"It needs {needs_of(path)}.", more)
+        return Problem(fault["type"], place, _as_given(path, settings), fault["msg"], fault["ctx"]["fix"])
+    broken = messages.value_invalid(key=key, needs=needs_of(path))
+    return Problem(broken.code, place, _as_given(path, settings), broken.needed, broken.fix)
 
 
-def _said(path: tuple[str, ...], settings: Mapping[str, Any]) -> str:
+def _as_given(path: tuple[str, ...], settings: Mapping[str, Any]) -> str:
     """The setting as it was given: learning_rate=-1, and of a part the dotted name."""
     value: Any = settings
     for part in path:

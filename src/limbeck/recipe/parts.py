@@ -1,4 +1,4 @@
-"""Settings that have parts: the parts, each explained as a setting of its own."""
+"""Sections of a recipe: settings that have parts, each documented as a setting of its own."""
 
 from __future__ import annotations
 
@@ -6,178 +6,183 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from limbeck.recipe import kinds, rules
+from limbeck.recipe import types
 
-__all__ = ["Hosted", "Lora", "OwnAnswers", "PracticeGrowth", "Sampling", "Settings", "WarmUp"]
+__all__ = ["HostedApiSettings", "Lora", "OwnAnswers", "PracticeGrowth", "SamplingSettings", "Settings", "WarmUp"]
 
 
 class Settings(BaseModel):
-    """Settings that explain themselves: below each stand its meaning, how to choose it and why its default is that."""
+    """Settings with their documentation below each: its meaning, how to choose it and the reason for its default."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
-class Sampling(Settings):
-    """How the student draws the tokens of its practice answers."""
+class SamplingSettings(Settings):
+    """How the tokens of practice answers are sampled."""
 
-    temperature: kinds.NotNegative = 1.0
-    """Divides the student's logits before a practice token is drawn; 0 takes the likeliest token each time.
-    Choose: Leave it at 1: then the student practises exactly what it would write. Lower is narrower.
+    temperature: types.NonNegative = 1.0
+    """The temperature at which practice answers are sampled; 0 always takes the most likely token.
+    Choose: 1: then the student practises exactly what it would generate. Lower values give less variety.
     Why: the objective is an average over the student's own distribution (Agarwal et al. 2024).
     """
 
-    top_p: kinds.PositiveShare = 1.0
-    """Draw only from the likeliest tokens that together reach this probability (Holtzman et al. 2020).
-    Choose: Leave it at 1 unless a weak student writes nonsense that the teacher cannot judge; then 0.95.
-    Why: cutting the tail hides from the teacher the very tokens it should talk the student out of.
+    top_p: types.PositiveShare = 1.0
+    """Nucleus sampling: sample only from the most likely tokens whose probabilities add up to this value (Holtzman et
+    al. 2020).
+    Choose: 1, unless a weak student generates nonsense that the teacher cannot judge; then 0.95.
+    Why: with a smaller value the student never generates the unlikely tokens that the teacher should correct.
     """
 
-    top_k: kinds.CountOrZero = 0
-    """Draw only from this many of the likeliest tokens; 0 is off.
-    Choose: Leave it at 0; top_p does the same with less harm.
-    Why: the same reason as for top_p.
+    top_k: types.CountOrZero = 0
+    """Sample only from this number of most likely tokens; 0 means all.
+    Choose: 0; top_p has the same purpose and does less harm.
+    Why: as for top_p.
     """
 
 
 class PracticeGrowth(Settings):
     """Practice answers that start short and grow to their full length."""
 
-    start: kinds.PositiveShare = 0.25
-    """The share of max_practice_tokens at which practice answers are cut off in the first step.
-    Choose: 0.25; lower only for limits over a thousand tokens.
-    Why: training on beginnings alone came close to whole answers for far less work (2602.15260).
+    start: types.PositiveShare = 0.25
+    """The maximum length of practice answers in the first step, as a share of max_practice_tokens.
+    Choose: 0.25; lower only for limits above a thousand tokens.
+    Why: training on beginnings alone came close to whole answers for far less computation (arXiv 2602.15260).
     """
 
-    until: kinds.PositiveShare = 0.5
-    """The share of all steps after which the full max_practice_tokens is in force.
-    Choose: 0.5, or less where the ending of an answer matters: endings have to be practised too.
-    Why: a linear schedule over the first half, as in 2602.15260.
+    until: types.PositiveShare = 0.5
+    """The share of all steps after which the maximum length is max_practice_tokens.
+    Choose: 0.5, or less if the end of an answer matters: endings have to be practised too.
+    Why: a linear schedule over the first half, as in arXiv 2602.15260.
     """
 
 
 class OwnAnswers(Settings):
-    """Answers that people wrote, learnt beside what the teacher says."""
+    """Human-written answers to train on, in addition to the teacher's signal."""
 
-    file: kinds.PathText
-    """The file of these answers: rows of prompts that carry an answer. Each step reads as many as prompts_per_step.
-    Choose: Answers that you would send as they are.
-    Why: they are yours.
+    file: types.PathText
+    """The file with the human-written answers: rows of prompts that have a reference answer. Each step uses
+    prompts_per_step of them.
+    Choose: Answers that you would send unchanged.
+    Why: it is your data.
     """
 
-    weight: kinds.Positive = 1.0
-    """What the cross-entropy of one of their tokens weighs against the teacher's word on one token.
-    Choose: 1; lower if the student copies your phrases where they do not fit.
-    Why: both alike.
+    weight: types.Positive = 1.0
+    """The weight of the cross-entropy of one of their tokens, relative to the divergence of one token.
+    Choose: 1; lower if the student uses your phrases where they do not fit.
+    Why: both count equally.
     """
 
 
 class Lora(Settings):
-    """Adapters that train in the place of the student's weights (Hu et al. 2021)."""
+    """Adapters that are trained instead of the student's weights (Hu et al. 2021)."""
 
-    rank: kinds.Count = 32
-    """How many rows the two thin matrices beside each linear layer share.
-    Choose: 32. 128 for reasoning traces or a long supervised stage.
-    Why: room for what a distillation teaches; published on-policy runs use 64 to 128 (OPSD, Tinker cookbook).
+    rank: types.Count = 32
+    """The rank of the adapters.
+    Choose: 32; 128 for reasoning traces or a long supervised stage.
+    Why: enough capacity for a distillation; published on-policy runs use 64 to 128 (OPSD, Tinker cookbook).
     """
 
-    alpha: kinds.Count = 64
-    """Multiplies what the adapters add, divided by rank.
-    Choose: Twice the rank. Where more is needed, raise learning_rate first.
-    Why: twice the rank, as published on-policy runs with adapters have it (OPSD: rank 64, alpha 128).
+    alpha: types.Count = 64
+    """The scale of the adapters: their output is multiplied by alpha / rank.
+    Choose: Twice the rank. If the effect is too small, raise learning_rate first.
+    Why: twice the rank, as in published on-policy runs with adapters (OPSD: rank 64, alpha 128).
     """
 
 
 class WarmUp(Settings):
-    """First steps on answers that the teacher wrote, before the student practises."""
+    """First steps on answers of the teacher, before practice begins."""
 
-    steps: kinds.Count = 50
-    """How many of the steps come before practice. They minimise the forward KL on the teacher's answers.
+    steps: types.Count = 50
+    """The number of steps before practice begins. They minimise the forward KL on the teacher's answers.
     Choose: 50, or until the agreement on held-out prompts stops rising.
     Why: a quarter of the default 200 steps.
     """
 
-    answers_per_prompt: kinds.Count = 4
-    """How many answers the teacher writes to each prompt, once, before training.
-    Choose: 4; 1 with thousands of prompts, since writing takes the teacher's time.
-    Why: several answers show what else the teacher might say.
+    answers_per_prompt: types.Count = 4
+    """The number of answers that the teacher generates for each prompt, once, before training.
+    Choose: 4; 1 with thousands of prompts, since generation takes time.
+    Why: several answers show more of what the teacher might say.
     """
 
 
-class Hosted(Settings):
-    """A teacher behind an OpenAI-compatible chat API: where it is, what it may cost, how it is treated.
+class HostedApiSettings(Settings):
+    """A teacher at a hosted, OpenAI-compatible API: its endpoint, budget and limits.
 
-    The key comes from the environment alone, and goes only to addresses that the user approved in a file of their own.
+    The API key comes from the environment only, and is sent only to endpoints that the user approved in a file.
     """
 
-    base_url: kinds.Address = "https://api.openai.com/v1"
-    """The address of the API, as far as /chat/completions follows.
-    Choose: As its makers say; it mostly ends in /v1.
+    base_url: types.Address = "https://api.openai.com/v1"
+    """The address of the API, without /chat/completions.
+    Choose: The address in the provider's documentation; it usually ends in /v1.
     Why: the API that openai: is named after.
     """
 
-    alias: Annotated[str | None, AfterValidator(rules.named), "null, or a name"] = None
-    """The name under which answers are stored in the workspace, in teachers/ALIAS; null makes one of base_url.
-    Choose: Name the folder of before if an API moves, and a new one if another model answers under the same name.
-    Why: what is stored under an address is asked there once.
+    alias: Annotated[str | None, AfterValidator(types.check_run_name), "null, or a name"] = None
+    """The folder of the workspace in which answers are stored, teachers/ALIAS; null derives it from base_url.
+    Choose: Keep the alias if an API moves; choose a new one if another model answers under the same name.
+    Why: a prompt is sent to an endpoint only once, and its answer is reused.
     """
 
-    input_price: kinds.Price = None
-    """What a million tokens of prompts cost, in the currency of max_cost.
-    Choose: From the price list; 0 if they cost nothing.
-    Why: nobody can see prices from outside.
+    input_price: types.Price = None
+    """The price of a million prompt tokens, in the currency of max_cost.
+    Choose: The provider's price; 0 if prompts are free.
+    Why: the API does not report prices.
     """
 
-    output_price: kinds.Price = None
-    """What a million tokens of answers cost, in the currency of max_cost.
-    Choose: From the price list; 0 if they cost nothing.
-    Why: nobody can see prices from outside.
+    output_price: types.Price = None
+    """The price of a million answer tokens, in the currency of max_cost.
+    Choose: The provider's price; 0 if answers are free.
+    Why: the API does not report prices.
     """
 
-    max_cost: Annotated[kinds.Positive | None, AfterValidator(rules.prices_known), "null, or a number above 0"] = None
-    """The most money that a run may spend. A call is sent only if the most that it can cost still fits.
-    Choose: What you can bear to lose. An API on another machine needs one of the three caps.
-    Why: no cap; prices are not known.
+    max_cost: Annotated[
+        types.Positive | None, AfterValidator(types.check_prices_given), "null, or a number above 0"
+    ] = None
+    """The most money that a run may spend. A request is sent only if its worst-case cost is within the rest.
+    Choose: The amount that you can afford to lose. An API on another machine requires one of the three caps.
+    Why: no cap, since prices are not known.
     """
-    max_total_tokens: kinds.Cap = None
-    """The most tokens that a run may spend, of prompts and answers together.
-    Choose: Where there are no prices, or tokens are what is limited.
+    max_total_tokens: types.Cap = None
+    """The maximum number of tokens that a run may use, prompts and answers together.
+    Choose: Use it if there are no prices, or if your quota is in tokens.
     Why: no cap.
     """
 
-    max_calls: kinds.Cap = None
-    """The most requests that a run may send, failed ones too.
-    Choose: About answers_per_prompt times the prompts, held-out ones too, and a tenth more.
+    max_calls: types.Cap = None
+    """The maximum number of requests that a run may send, including failed ones.
+    Choose: About answers_per_prompt times the number of prompts, held-out ones included, plus a tenth.
     Why: no cap.
     """
 
-    concurrency: kinds.Count = 8
-    """The most requests in flight. It halves by itself when the API asks to wait, and comes back slowly.
-    Choose: What your account allows.
-    Why: few accounts forbid it.
+    concurrency: types.Count = 8
+    """The maximum number of simultaneous requests. It is halved when the API reports a rate limit and rises again
+    slowly.
+    Choose: The limit of your account.
+    Why: most accounts allow it.
     """
 
-    attempt_s: kinds.Positive = 120.0
-    """How many seconds one request may take, however slowly its reply comes.
-    Choose: Longer than the longest answer takes; more for a model that thinks first.
-    Why: room for some thousand tokens.
+    attempt_s: types.Positive = 120.0
+    """The timeout of one request, in seconds, including a slow reply.
+    Choose: More than the longest answer takes; much more for reasoning models.
+    Why: enough for a few thousand tokens.
     """
 
-    deadline_s: kinds.Positive = 600.0
-    """How many seconds a question may take with all its attempts and waits, from its first sending.
-    Choose: Some times attempt_s.
-    Why: five attempts at their longest.
+    deadline_s: types.Positive = 600.0
+    """The maximum time for one answer in seconds, with all retries and waits, from its first request on.
+    Choose: A multiple of attempt_s.
+    Why: five attempts of maximum length.
     """
 
     limit_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """The field of a request that bounds the answer.
-    Choose: max_completion_tokens where the API refuses the other, as for newer models of its makers.
-    Why: what most servers read.
+    """The field of a request that limits the length of the answer.
+    Choose: max_completion_tokens if the API rejects the other, as OpenAI does for newer models.
+    Why: most servers use it.
     """
 
-    answers_as: Annotated[kinds.Text | None, "null, or the name of a model"] = None
-    """The name that the replies give to the model, if it is another than the one that was asked.
-    Choose: Set it when answers are labelled other-model and that is right.
-    Why: a reply of another model is not learnt.
+    answers_as: Annotated[types.NonEmptyText | None, "null, or the name of a model"] = None
+    """The model name in the API's replies, if it differs from the one that was requested.
+    Choose: Set it if replies are reported as other-model and that is intended.
+    Why: replies from another model are not used for training.
     """

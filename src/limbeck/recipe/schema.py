@@ -1,4 +1,8 @@
-"""What a run learns, and from whom: the first half of a recipe's settings."""
+"""The main settings of a recipe: route, models, prompts, objective and answers. Read this first.
+
+The settings that most users change are route, student, teacher, prompts, beta and the two answer limits,
+max_practice_tokens and max_teacher_tokens. `recipe.py` adds how training runs (optimizer, precision, memory, folders).
+"""
 
 from __future__ import annotations
 
@@ -6,196 +10,204 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
-from limbeck.recipe import kinds, rules
-from limbeck.recipe.parts import Hosted, OwnAnswers, PracticeGrowth, Sampling, Settings, WarmUp
+from limbeck.recipe import messages, types
+from limbeck.recipe.parts import HostedApiSettings, OwnAnswers, PracticeGrowth, SamplingSettings, Settings, WarmUp
 
-__all__ = ["Teaching"]
+__all__ = ["MainSettings"]
 
 
-class Teaching(Settings):
-    """Route, models, prompts, objective, and what the student and the teacher write."""
+class MainSettings(Settings):
+    """Route, models, prompts and objective, and how student and teacher generate answers."""
 
     route: Literal["on-policy", "off-policy", "supervised"] = "on-policy"
-    """The way to train. on-policy: the student writes practice answers and the teacher scores each token. off-policy:
-    the teacher writes answers once, and the student learns from them. supervised: the student learns the answers that
-    stand beside the prompts.
-    Choose: on-policy if the teacher is here and shares the student's vocabulary; off-policy for any other teacher;
-    supervised for your own style, from a distilled student.
-    Why: the student learns from its own mistakes, which a teacher's answers never show (Agarwal et al. 2024).
+    """The training method. on-policy: the student generates practice answers and the teacher scores each of their
+    tokens. off-policy: the teacher generates answers once, and the student is trained on them. supervised: the student
+    is trained on the reference answers in the prompt file.
+    Choose: on-policy if the teacher is a local model that shares the student's vocabulary; off-policy for any other
+    teacher; supervised to teach a distilled student your own style.
+    Why: the student learns from its own mistakes, which the teacher's answers do not contain (Agarwal et al. 2024).
     """
 
-    student: kinds.ModelText
-    """The small model that learns: a hub id, a folder, a file.gguf, run:NAME to go on from a run (run:NAME@STEP from
-    one of its checkpoints), or previous: the stage before in `limbeck train FIRST SECOND`.
-    Choose: The largest model whose price and speed you can live with, of the teacher's family.
-    Why: it is your decision.
+    student: types.ModelText
+    """The small model to train: a hub id, a folder, a .gguf file, run:NAME to start from the result of a run
+    (run:NAME@STEP from one of its checkpoints), or previous: the stage before in `limbeck train FIRST SECOND`.
+    Choose: The largest model that is fast and cheap enough for your use, from the teacher's model family.
+    Why: it depends on your task.
     """
 
-    teacher: kinds.TeacherText = kinds.taught(None)
-    """The large model: on-policy it scores every token of the student's practice answers, off-policy it writes the
-    answers. Named as the student is, or openai:MODEL for one behind a chat API, off-policy alone.
-    Choose: A model that clearly beats the student on your prompts. On-policy, and off-policy for any objective but
-    cross_entropy, it must split text into the same tokens.
-    Why: it is your decision; supervised training has none.
+    teacher: types.TeacherText = types.with_teacher(None)
+    """The large model to learn from. On-policy it scores every token of the student's practice answers; off-policy it
+    generates the answers. Specified as for student; off-policy also openai:MODEL for a model at a hosted API.
+    Choose: A model that is clearly better than the student on your prompts (`limbeck worth` measures it). Every
+    objective but cross_entropy requires a local model that tokenises text as the student does.
+    Why: it depends on your task; supervised training has no teacher.
     """
 
-    prompts: kinds.PathText
-    """The file of prompts. A relative path starts at the folder of the recipe.
-    Choose: Prompts as they come in production; a thousand or more if you have them. Only supervised training needs an
-    answer beside each.
-    Why: they are yours.
+    prompts: types.PathText
+    """The file with the prompts. A relative path starts at the recipe's folder.
+    Choose: Prompts as they occur in production, a thousand or more if you have them. Only supervised training needs
+    reference answers in the same rows.
+    Why: it is your data.
     """
 
-    held_out: kinds.HeldOut = 0.1
-    """The prompts that are never practised and tell whether the student improved: a share, a count, a file.
-    Choose: At least 100 prompts if you can; with fewer, only large improvements can be told from luck.
-    Why: a tenth leaves most of the prompts for practice.
+    held_out: types.HeldOutSetting = 0.1
+    """The held-out prompts, which are used for evaluation and never for training: a share, a count or a file.
+    Choose: At least 100 prompts if you can. With fewer, only large improvements can be distinguished from chance.
+    Why: a tenth leaves most prompts for training.
     """
 
     objective: Annotated[
-        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(rules.objective_fits)
-    ] = kinds.taught(
+        Literal["divergence", "kl_mix", "soft_targets", "cross_entropy"], AfterValidator(types.check_objective)
+    ] = types.with_teacher(
         default_factory=lambda settings: "divergence" if settings.get("route") == "on-policy" else "cross_entropy"
     )
-    """What is minimised at each token. cross_entropy: -log of the student's probability of the teacher's text,
-    off-policy only. divergence: a generalized Jensen-Shannon divergence, chosen by beta. kl_mix:
+    """The loss of each token. divergence: a generalised Jensen-Shannon divergence, set by beta. kl_mix:
     forward_weight·KL(teacher‖student) + (1-forward_weight)·KL(student‖teacher). soft_targets:
-    temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015).
-    Choose: divergence. kl_mix if the student must learn words that it thinks impossible. Off-policy, cross_entropy
-    works for any pair; with one vocabulary a divergence tells the student more at each token.
-    Why: divergence on-policy, which holds both KL directions as its ends (Agarwal et al. 2024); cross_entropy
-    off-policy, which any teacher allows (Kim and Rush 2016).
+    temperature²·KL(teacher‖student), both softened by temperature (Hinton et al. 2015). cross_entropy: the negative
+    log-probability of the teacher's text under the student, off-policy only.
+    Choose: divergence; kl_mix if the student must learn tokens to which it gives almost no probability. Off-policy,
+    cross_entropy works for any pair of models; with a shared vocabulary, a divergence gives more signal per token.
+    Why: divergence on-policy, since it covers both directions of the KL divergence (Agarwal et al. 2024); cross_entropy
+    off-policy, since it works with any teacher (Kim and Rush 2016).
     """
 
-    beta: kinds.Share = kinds.taught(
+    beta: types.Share = types.with_teacher(
         default_factory=lambda settings: (
             0.0 if (settings["route"], settings["objective"]) == ("off-policy", "divergence") else 1.0
         )
     )
-    """Which divergence. With m = beta·teacher + (1-beta)·student it is D = beta·KL(teacher‖m) + (1-beta)·KL(student‖m).
-    The ends: beta 0 is KL(teacher‖student), the forward KL; beta 1 is KL(student‖teacher), the reverse KL. Other tools
-    may count the other way round.
-    Choose: 0: cover everything the teacher might say. 1: commit to what it likes most. Between them a mix, in which
-    only exactly 0 teaches a token that the student thinks impossible.
-    Why: 1 on-policy: a small student cannot cover all that a large teacher might say (Gu et al. 2024); 0 off-policy,
-    where the text is the teacher's.
+    """The kind of divergence. With m = beta·teacher + (1-beta)·student it is
+    D = beta·KL(teacher‖m) + (1-beta)·KL(student‖m). At its ends, beta 0 is KL(teacher‖student), the
+    forward KL, and beta 1 is KL(student‖teacher), the reverse KL. Some other tools use the opposite direction.
+    Choose: 0 to cover everything that the teacher might say, 1 to concentrate on what it is most likely to say, or a
+    mix between them. Only exactly 0 teaches tokens to which the student gives almost no probability.
+    Why: 1 on-policy, since a small student cannot cover everything that a large teacher might say (Gu et al. 2024); 0
+    off-policy, where the text is the teacher's.
     """
 
-    scale: Literal["unit", "gkd"] = kinds.taught("unit")
-    """The size of the divergence between the ends of beta. gkd: the published number. unit: that divided by
-    beta·(1-beta), so that the loss does not shrink near the ends, where it joins the two KLs.
+    scale: Literal["unit", "gkd"] = types.with_teacher("unit")
+    """The scale of the divergence for beta between 0 and 1. gkd: as published. unit: the published value divided by
+    beta·(1-beta), so that the loss does not vanish near 0 and 1, where it meets the two KL divergences.
     Choose: unit, unless you compare with a published run.
-    Why: turning beta then changes the kind of pull and not its strength.
+    Why: changing beta then changes the direction of the gradient and hardly its size.
     """
 
-    forward_weight: kinds.Share = kinds.taught(0.5)
-    """The weight w of w·KL(teacher‖student) + (1-w)·KL(student‖teacher).
+    forward_weight: types.Share = types.with_teacher(0.5)
+    """The weight w in w·KL(teacher‖student) + (1-w)·KL(student‖teacher).
     Choose: 0.5; higher if the student leaves things out, lower if it rambles.
-    Why: both directions alike.
+    Why: both directions equally.
     """
 
-    temperature: kinds.Positive = kinds.taught(1.0)
-    """Divides the logits of both models before the loss. Drawing tokens has its own: sampling.temperature.
-    Choose: 1. For soft_targets 2 to 4, which shows the student the teacher's second and third thoughts.
-    Why: the student is compared with the teacher as both are (Agarwal et al. 2024).
+    temperature: types.Positive = types.with_teacher(1.0)
+    """The temperature of the loss: the logits of both models are divided by it. Generation has its own:
+    sampling.temperature.
+    Choose: 1. For soft_targets 2 to 4, so that less likely tokens of the teacher count for more.
+    Why: both models are compared as they are (Agarwal et al. 2024).
     """
 
-    max_practice_tokens: kinds.Count = kinds.practised(256)
-    """The longest practice answer, in tokens. What is longer is cut off and trained on as far as it goes.
-    Choose: Just above the length of most of your teacher's answers: the main lever on time and memory.
-    Why: holds a short answer, and beginnings alone teach much (2602.15260).
+    max_practice_tokens: types.Count = types.on_policy_only(256)
+    """The maximum length of a practice answer, in tokens. Longer answers are truncated; the part that was generated
+    still trains.
+    Choose: Slightly above the length of most teacher answers. It affects time and memory more than any other setting.
+    Why: long enough for a short answer, and the beginning of an answer already teaches a lot (arXiv 2602.15260).
     """
 
-    practice_growth: Annotated[PracticeGrowth | None, "null, or start and until"] = kinds.practised(None)
-    """Lets the longest practice answer grow during the run; null keeps it at max_practice_tokens.
-    Choose: Turn it on for limits over some 500 tokens, to save time and keep a weak student from rambling.
+    practice_growth: Annotated[PracticeGrowth | None, "null, or start and until"] = types.on_policy_only(None)
+    """A schedule that lets the maximum length of practice answers grow during the run; null keeps it at
+    max_practice_tokens.
+    Choose: Use it for limits above about 500 tokens: it saves time and keeps a weak student from rambling.
     Why: one thing less that changes during a run.
     """
 
-    sampling: Annotated[Sampling, "temperature, top_p and top_k"] = kinds.practised(Sampling())
-    """How the student draws the tokens of its practice answers.
-    Choose: Leave it alone: practice should be what the student would write.
+    sampling: Annotated[SamplingSettings, "temperature, top_p and top_k"] = types.on_policy_only(SamplingSettings())
+    """How the tokens of practice answers are sampled.
+    Choose: The defaults: practice should match what the student would generate.
     Why: the student's own distribution, unchanged (Agarwal et al. 2024).
     """
 
-    steps: kinds.Count = 200
-    """How many times the student is updated.
-    Choose: Most of the gain comes in the first 50 to 100 steps; go on while the held-out loss falls.
-    Why: published repairs of a fine-tuned model take about 100 steps (Tinker cookbook); this leaves room.
+    steps: types.Count = 200
+    """The number of training steps, each with one update of the student.
+    Choose: Most of the gain comes in the first 50 to 100 steps; train longer while the held-out loss falls.
+    Why: published runs that restore a fine-tuned model take about 100 steps (Tinker cookbook); 200 leaves a margin.
     """
 
-    prompts_per_step: kinds.Count = 32
-    """How many prompts the student answers before each update; on the other routes, how many answers it reads.
-    Choose: 32 to 128. More makes a step steadier and slower.
+    prompts_per_step: types.Count = 32
+    """The number of prompts per training step: on-policy the student answers them; on the other routes, the number of
+    answers in a step.
+    Choose: 32 to 128. Larger steps are less noisy and slower.
     Why: a size for one machine; published runs use 64 to 1024 (thunlp 64, NeMo-RL 128).
     """
 
-    answers_per_prompt: kinds.Count = kinds.taught(
+    answers_per_prompt: types.Count = types.with_teacher(
         default_factory=lambda settings: 4 if settings.get("route") == "off-policy" else 1
     )
-    """On-policy, how many practice answers the student writes for each prompt of a step; off-policy, how many answers
-    the teacher writes to each prompt, once.
+    """On-policy, the number of practice answers for each prompt of a step; off-policy, the number of answers that the
+    teacher generates for each prompt, once.
     Choose: 1 with a thousand prompts or more, 4 with fewer, 32 with a few dozen.
-    Why: 1 on-policy, where new prompts teach more; 4 off-policy, where each answer is read again in every epoch.
+    Why: 1 on-policy, where new prompts teach more; 4 off-policy, where each answer is used again in every epoch.
     """
 
-    on_policy_share: Annotated[kinds.PositiveShare, AfterValidator(rules.share_is_some)] = kinds.practised(1.0)
-    """Which share of a step's prompts the student answers itself. For the others it reads answers that the teacher
-    wrote before training (warmup.answers_per_prompt of them to each prompt, 1 without a warm-up).
-    Choose: 1; 0.5 to 0.8 if practice answers grow and go in circles.
-    Why: what the student writes itself is what it has to learn to write (Agarwal et al. 2024).
+    on_policy_share: Annotated[types.PositiveShare, AfterValidator(types.check_on_policy_share)] = types.on_policy_only(
+        1.0
+    )
+    """The share of a step's prompts with practice answers. The other prompts train on answers that the teacher
+    generated before training (warmup.answers_per_prompt of them for each prompt, 1 without a warm-up).
+    Choose: 1; 0.5 to 0.8 if practice answers become long and repetitive.
+    Why: the student has to improve what it generates itself (Agarwal et al. 2024).
     """
 
     warmup: Annotated[
-        WarmUp | None, AfterValidator(rules.practice_follows), "null, or steps and answers_per_prompt"
-    ] = kinds.practised(None)
-    """First steps on the teacher's answers, before practice begins; warmup_steps is about the learning rate.
-    Choose: Turn it on if the student and the teacher hardly agree, or the student does not know how to stop.
-    Why: a student of the teacher's family seldom needs it.
+        WarmUp | None, AfterValidator(types.check_warmup_leaves_practice), "null, or steps and answers_per_prompt"
+    ] = types.on_policy_only(None)
+    """First steps on the teacher's answers, before practice answers begin. The warm-up of the learning rate is another
+    setting: warmup_steps.
+    Choose: Use it if student and teacher rarely agree, or if the student does not end its answers.
+    Why: a student from the teacher's model family rarely needs it.
     """
 
-    own_answers: Annotated[OwnAnswers | None, "null, or file and weight"] = kinds.taught(None)
-    """Answers that people wrote, learnt by cross-entropy beside what the teacher says.
-    Choose: Only answers as good as the teacher's. For style alone, a supervised stage afterwards does more.
-    Why: distillation needs no human answers.
+    own_answers: Annotated[OwnAnswers | None, "null, or file and weight"] = types.with_teacher(None)
+    """Human-written answers to train on by cross-entropy, in addition to the teacher's signal.
+    Choose: Only answers that are as good as the teacher's. For style alone, a supervised stage afterwards does more.
+    Why: distillation needs no human-written answers.
     """
 
     train_on: Literal["last_turn", "all_turns"] = "last_turn"
-    """Which assistant turns of a conversation are learnt: the last, or each of them, each in a row of its own.
+    """The assistant turns of a conversation to train on: the last, or all of them, each as a row of its own.
     Choose: all_turns if every assistant turn is as you want it.
-    Why: the last turn is the answer that a row is about.
+    Why: the last turn is the answer to the row's prompt.
     """
 
-    max_teacher_tokens: kinds.Count = kinds.taught(512)
-    """The longest answer that the teacher writes to train on, in tokens. One that is cut off there is not learnt.
-    Choose: Above the longest answer that you want; `limbeck answers` tells how many are cut off.
-    Why: room for an answer that ends by itself.
+    max_teacher_tokens: types.Count = types.with_teacher(512)
+    """The maximum length of a teacher answer to train on, in tokens. Truncated answers are left out.
+    Choose: Above the longest answer that you want; `limbeck answers` reports how many are truncated.
+    Why: long enough for most answers to end on their own.
     """
 
-    teacher_temperature: kinds.TeacherTemperature = kinds.taught(0.7)
-    """Divides the teacher's logits when it writes answers to train on; 0 takes the likeliest token each time.
-    Choose: 0.7 to 1 for several answers to a prompt; 0 for one.
-    Why: different answers to one prompt with few slips.
+    teacher_temperature: types.TeacherTemperature = types.with_teacher(0.7)
+    """The temperature at which the teacher generates answers to train on; at 0 it always takes the most likely token.
+    Choose: 0.7 to 1 for several answers per prompt; 0 for one.
+    Why: the answers to a prompt differ and still contain few mistakes.
     """
 
-    teacher_examples: Annotated[kinds.Text | None, "null, or the path of a file"] = kinds.taught(None)
-    """Rows with answers that the teacher is shown before each prompt, as turns of the conversation. They are never
-    learnt, and no held-out row is among them.
-    Choose: Two to five answers of your team, if the teacher does not answer as you want from the prompt alone.
-    Why: a teacher that needs no example costs less.
+    teacher_examples: Annotated[types.NonEmptyText | None, "null, or the path of a file"] = types.with_teacher(None)
+    """A file of rows with answers that the teacher sees before each prompt, as turns of the conversation. The student
+    is not trained on them, and held-out rows are never used.
+    Choose: Two to five human-written answers, if the teacher does not answer as you want from the prompt alone.
+    Why: without examples, the teacher's requests are shorter and cheaper.
     """
 
-    hosted: Annotated[Hosted, "the address of a chat API, prices, caps and limits of the calls"] = kinds.hosted_only(
-        default_factory=Hosted
+    hosted: Annotated[HostedApiSettings, "a section with base_url, prices, caps and limits"] = types.hosted_only(
+        default_factory=HostedApiSettings
     )
-    """Where a teacher openai:MODEL is, what it may cost and how it is asked. Its key comes from the environment.
-    Choose: base_url and one of the caps; see docs/how-to/hosted-teacher.md.
-    Why: the settings of each part.
+    """The endpoint, prices, budget and limits of a teacher openai:MODEL. Its API key comes from the environment.
+    Choose: Set base_url and one of the caps (max_cost, max_total_tokens, max_calls).
+    Why: see its parts.
     """
 
-    teacher_options: kinds.Options = kinds.hosted_only({})
-    """Further fields of a request to openai:MODEL, such as top_p: 0.9; null takes out temperature or seed.
-    Choose: What you would send by hand. Some models refuse a temperature or a seed.
+    teacher_options: types.TemplateOptionsSetting = types.hosted_only({})
+    """Additional fields of each request to openai:MODEL, such as top_p: 0.9; null removes temperature or seed from the
+    request.
+    Choose: The fields that you would send yourself. Some models reject a temperature or a seed.
     Why: the API's own defaults.
     """
 
@@ -203,14 +215,13 @@ class Teaching(Settings):
     @classmethod
     def _has_an_effect(cls, value: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
-        user = rules.needed_for(name, cls.routes_of(name), info.data)
+        user = types.needed_for(name, cls.routes_of(name), info.data)
         if value is not None and user is not None:
-            why = f"Only {user} uses {name}. A setting without effect is refused, not ignored."
-            raise rules.fault("recipe.setting-unused", why, f"Remove {name}, or write {user}.")
+            raise types.setting_error(messages.setting_unused(key=name, user=user))
         return value
 
     @classmethod
     def routes_of(cls, name: str) -> tuple[str, ...]:
         """The routes that use a setting."""
         extra = cast("dict[str, Any]", cls.model_fields[name].json_schema_extra or {})
-        return tuple(extra.get("routes", kinds.EVERY))
+        return tuple(extra.get("routes", types.EVERY))

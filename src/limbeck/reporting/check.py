@@ -158,6 +158,14 @@ def size_text(num_bytes: int) -> str:
 
 
 def show_machine(printer: Printer, machine: Mapping[str, object], seen: Mapping[str, str]) -> None:
-    """What the machine gives, and which environment variables have a say."""
-    printer.table([{"what": name.replace("_", " "), "here": value} for name, value in machine.items()])
+    """What the machine offers, and the environment variables that Limbeck and its libraries read."""
+    printer.table([{"property": _property(name), "value": _shown(name, value)} for name, value in machine.items()])
     printer.say("From the environment: " + (", ".join(f"{name}={value}" for name, value in seen.items()) or "nothing"))
+
+
+def _property(name: str) -> str:
+    return f"{name.removesuffix('_bytes')} memory" if name.endswith("_bytes") else name.replace("_", " ")
+
+
+def _shown(name: str, value: object) -> object:
+    return f"{value / GIB:.1f} GiB" if name.endswith("_bytes") and isinstance(value, int) else value

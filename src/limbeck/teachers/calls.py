@@ -21,8 +21,8 @@ from pydantic import Field
 
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.http import Endpoint, HttpClient, NoReply, Reply
-from limbeck.recipe.kinds import Options
-from limbeck.recipe.parts import Hosted
+from limbeck.recipe.parts import HostedApiSettings
+from limbeck.recipe.types import TemplateOptionsSetting
 from limbeck.teachers import messages
 from limbeck.teachers.gate import Gate, Halted
 from limbeck.teachers.ledger import BUSY, FULL, STORED, Caps, Cost, Ledger, LedgerRequest
@@ -44,8 +44,8 @@ _STOPS = {
 }
 
 
-class HostedSettings(Hosted):
-    """A recipe's settings of a hosted teacher, and those that no recipe sets.
+class HostedSettings(HostedApiSettings):
+    """A recipe's settings of a hosted teacher, with what no recipe sets.
 
     A request is given up after `num_attempts` failed attempts (a required wait does not count as a failure); generation
     stops after `stop_after` requests in a row without a usable answer. `parameters` are additional fields of each
@@ -55,7 +55,7 @@ class HostedSettings(Hosted):
     num_attempts: int = 6
     first_wait_s: float = 0.5
     stop_after: int = 20
-    parameters: Options = Field(default_factory=dict)
+    parameters: TemplateOptionsSetting = Field(default_factory=dict)
 
     def caps(self) -> Caps:
         max_nano = None if self.max_cost is None else math.floor(self.max_cost * 1e9)

@@ -13,11 +13,11 @@ from limbeck.cli import run_cli
 from limbeck.data.prompt import Message, Row
 from limbeck.errors import ModelError, Refusal, UsageError
 from limbeck.evaluation.answering.sides import ask_once
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from pairs import write_pair
 
-SHORT = Evaluating(max_tokens=5, slots=64)
+SHORT = EvaluationOptions(max_tokens=5, slots=64)
 TEXTS = [f"question {number} about {'refunds' if number % 2 else 'dates'}" for number in range(200)]
 
 
@@ -53,7 +53,7 @@ def plant(asked, num_teacher, num_student):
     ]
     assert sum(one == two for one, two in zip(teacher, student, strict=True)) == 0
     pair_with(folder, planted)
-    return api.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact", by=("topic",)))
+    return api.worth(recipe, EvaluationOptions(max_tokens=5, slots=64, grader="exact", by=("topic",)))
 
 
 def test_without_references_likeness_is_shown_and_nothing_is_decided(asked):
@@ -92,7 +92,7 @@ def test_a_teacher_that_is_no_better_does_not_say_distil(asked, num_teacher, num
 
 def test_a_teacher_that_is_the_student_says_dont(tmp_path):
     recipe = pair_with(tmp_path, ["nobody says this"] * 40, num=40, teacher=tiny_llama(tiny_tokenizer(), scale=4.0))
-    result = api.worth(recipe, Evaluating(max_tokens=5, slots=64, grader="exact")).result()
+    result = api.worth(recipe, EvaluationOptions(max_tokens=5, slots=64, grader="exact")).result()
     assert result["verdict"]["decision"] == "don't"
     assert result["models"][0]["divergence_to_teacher"]["estimate"] == pytest.approx(0, abs=1e-6)
 
@@ -100,7 +100,7 @@ def test_a_teacher_that_is_the_student_says_dont(tmp_path):
 @pytest.mark.report("EV-03")
 def test_a_killed_evaluation_asks_only_what_is_open_and_ends_as_if_undisturbed(tmp_path, monkeypatch):
     recipe = pair_with(tmp_path, ["x"] * 20, num=20)
-    options = Evaluating(max_tokens=5, slots=2, grader="contains")
+    options = EvaluationOptions(max_tokens=5, slots=2, grader="contains")
     append, written = Evaluation.append_answer, []
 
     def killed(self, alias, row):
@@ -133,7 +133,7 @@ def test_a_killed_evaluation_asks_only_what_is_open_and_ends_as_if_undisturbed(t
 @pytest.mark.report("EV-03")
 def test_failed_answers_are_counted_and_scores_say_of_how_many(tmp_path):
     recipe = pair_with(tmp_path, ["x"] * 20, num=20)
-    options = Evaluating(name="first", max_tokens=5, grader="contains")
+    options = EvaluationOptions(name="first", max_tokens=5, grader="contains")
     evaluation = api.worth(recipe, options)
     rows = evaluation.read_answers("student")
     lost = {"answer": None, "ids": None, "length": None, "seconds": None, "engine_s": None, "failure": "server failed"}
@@ -153,14 +153,14 @@ def test_failed_answers_are_counted_and_scores_say_of_how_many(tmp_path):
 
 def test_a_changed_question_or_model_is_refused(tmp_path):
     recipe = pair_with(tmp_path, ["x"] * 8, num=8)
-    api.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
+    api.worth(recipe, EvaluationOptions(name="first", max_tokens=5, grader="exact"))
     with pytest.raises(Refusal, match=r"settings was .*\"max_tokens\": 5.*, is .*\"max_tokens\": 6"):
-        api.worth(recipe, Evaluating(name="first", max_tokens=6, grader="exact"))
+        api.worth(recipe, EvaluationOptions(name="first", max_tokens=6, grader="exact"))
     save_model(tmp_path / "student", tiny_llama(tiny_tokenizer(), seed=5, scale=4.0), tiny_tokenizer())
     with pytest.raises(Refusal, match="weights of student was"):
-        api.worth(recipe, Evaluating(name="first", max_tokens=5, grader="exact"))
+        api.worth(recipe, EvaluationOptions(name="first", max_tokens=5, grader="exact"))
     with pytest.raises(ModelError, match="--max-tokens"):
-        api.worth(recipe, Evaluating(max_tokens=600))
+        api.worth(recipe, EvaluationOptions(max_tokens=600))
 
 
 @pytest.mark.report("EV-01", "EV-04")
@@ -200,14 +200,14 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
 @pytest.mark.report("GS-03")
 def test_sampled_answers_have_n_rows_each_and_a_score_for_the_prompt(tmp_path):
     recipe = pair_with(tmp_path, ["a"] * 6, num=6)
-    options = Evaluating(max_tokens=5, temperature=1.0, samples=3, grader="contains")
+    options = EvaluationOptions(max_tokens=5, temperature=1.0, samples=3, grader="contains")
     evaluation = api.worth(recipe, options)
     rows = evaluation.read_answers("student")
     assert [row["sample"] for row in rows] == [0, 1, 2] * 6
     assert len({row["answer"] for row in rows[:3]}) > 1
     (compared,) = evaluation.result()["comparisons"]
     assert compared["difference"]["n"] == 6
-    assert answers_of(api.worth(recipe, Evaluating(**{**vars(options), "slots": 3})), "student") == answers_of(
+    assert answers_of(api.worth(recipe, EvaluationOptions(**{**vars(options), "slots": 3})), "student") == answers_of(
         evaluation, "student"
     )
 
@@ -216,7 +216,7 @@ def test_a_run_is_evaluated_with_its_own_student_and_teacher_and_the_record_is_f
     recipe = pair_with(tmp_path, ["x"] * 12, num=12, grader="contains", keep="last")
     untold = api.train(recipe, overrides=["name=untold", "steps=1"])
     assert untold.read_events()[1]["worth"] is None
-    worth = api.worth(recipe, Evaluating(price=("teacher=0.5,2", "student=0.1,0.2")))
+    worth = api.worth(recipe, EvaluationOptions(price=("teacher=0.5,2", "student=0.1,0.2")))
     models = {model["alias"]: model for model in worth.result()["models"]}
     read, written = (
         sum(row[name] for row in worth.read_answers("teacher")) / 12 for name in ("num_prompt_tokens", "length")
@@ -271,7 +271,7 @@ def test_each_reference_of_a_repeated_prompt_is_right():
 
 def test_the_command_for_more_has_all_that_was_given(tmp_path):
     recipe = pair_with(tmp_path, num=10)
-    options = Evaluating(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
+    options = EvaluationOptions(max_tokens=5, slots=64, name="named", by=("topic",), price=("teacher=0.3,1.2",), seed=3)
     result = api.worth(recipe, options, overrides=["beta=0.5"]).result()
     assert result["next_step"]["command"] == (
         f"limbeck worth {recipe} --set beta=0.5 --max-tokens 5 --seed 3 --slots 64 --by topic "

@@ -12,7 +12,7 @@ from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.data.prompt import Message, content_hash
 from limbeck.errors import UsageError
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.reporting.rows import collect
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.marks import read_marks
@@ -45,7 +45,7 @@ def verdict_of(seen):
 
 def judged_options(folder, server, **more):
     hosted = (f"judge.base_url={server.url}", "judge.deadline_s=5")
-    return Evaluating(max_tokens=5, judge="openai:tiny", rubric=folder / "rubric.txt", hosted=hosted, **more)
+    return EvaluationOptions(max_tokens=5, judge="openai:tiny", rubric=folder / "rubric.txt", hosted=hosted, **more)
 
 
 def test_a_hosted_judge_decides_alone_and_is_asked_once(tmp_path, capsys):
@@ -112,16 +112,16 @@ def test_a_judge_here_judges_what_has_no_reference_and_after_has_no_share_of_the
 def test_options_about_nobody_are_refused(tmp_path):
     recipe = held_out(tmp_path)
     for options, told in (
-        ({"hosted": ("judge.max_calls=3",)}, "about no model"),
-        ({"hosted": ("max_calls=3",)}, "about no model"),
+        ({"hosted": ("judge.max_calls=3",)}, "No model of this evaluation"),
+        ({"hosted": ("max_calls=3",)}, "No model of this evaluation"),
         ({"judge": "openai:x", "hosted": ("judge.max_cals=3",)}, "max_cals"),
         ({"judge": "openai:x", "hosted": ("judge.max_calls=many",)}, "max_calls"),
     ):
         with pytest.raises(UsageError, match=told):
-            api.worth(recipe, Evaluating(max_tokens=5, grader="exact", **options))
-    with pytest.raises(UsageError, match="nobody judges"):
-        Evaluating(rubric=tmp_path)
-    found = Evaluating(judge="x", hosted=("judge.teacher_options.seed=null", "judge.max_cost=2", "t.alias=a"))
+            api.worth(recipe, EvaluationOptions(max_tokens=5, grader="exact", **options))
+    with pytest.raises(UsageError, match="--judge"):
+        EvaluationOptions(rubric=tmp_path)
+    found = EvaluationOptions(judge="x", hosted=("judge.teacher_options.seed=null", "judge.max_cost=2", "t.alias=a"))
     assert found.hosted_settings("judge") == {"max_cost": 2, "parameters": {"seed": None}}
 
 
@@ -144,7 +144,7 @@ def test_a_hosted_teacher_is_asked_by_messages_and_nothing_that_failed_is_filled
             hosted={"base_url": server.url, **hosted},
         )
         path.write_text(path.read_text().replace('teacher: "teacher"', "teacher: openai:tiny"))
-        evaluation = api.worth(path, Evaluating(name="w", max_tokens=5))
+        evaluation = api.worth(path, EvaluationOptions(name="w", max_tokens=5))
         assert {tuple(seen.body["messages"][0]) for seen in server.seen} == {("role", "content")}
         rows = {forms[int(row["source"].rpartition(":")[2]) - 1]: row for row in evaluation.read_answers("teacher")}
         assert {form: rows[form]["label"] for form in LABELS} == LABELS
@@ -162,14 +162,14 @@ def test_a_hosted_teacher_is_asked_by_messages_and_nothing_that_failed_is_filled
         assert any("4 of 8 questions failed" in note for note in result["notes"])
         healthy.append(True)
         num_asked = len(server.seen)
-        again = api.worth(path, Evaluating(name="w", max_tokens=5))
+        again = api.worth(path, EvaluationOptions(name="w", max_tokens=5))
         assert len(server.seen) == num_asked + 2, "what was rejected is asked again, what is stored is not"
         assert sum(row["failure"] is not None for row in again.read_answers("teacher")) == 3
 
 
 def test_the_worst_answers_are_marked_under_the_keys_of_their_rows(tmp_path, capsys):
     recipe = held_out(tmp_path, "x", num=12)
-    evaluation = api.worth(recipe, Evaluating(name="w", max_tokens=5, grader="exact"))
+    evaluation = api.worth(recipe, EvaluationOptions(name="w", max_tokens=5, grader="exact"))
     (path,) = evaluation.marks_path.glob("*")
     sheet = read_marks(path)
     assert path.stem == "student"

@@ -77,3 +77,13 @@ def test_configurations_with_other_names_are_understood():
     assert (size.hidden_size, size.num_layers, size.intermediate_size, size.key_value_size) == (64, 2, 256, 64)
     # embeddings 100·64 + 32·64, and 2 layers of 12·64² + 13·64, and the last norm
     assert size.num_parameters == 132 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64
+
+
+def test_the_refusal_calls_phase_and_component_by_their_names_and_proposes_one_change():
+    plan = plan_of(
+        longest_prompt=16, slots=4000, micro_batch_tokens=128, max_practice_tokens=16, chunk_tokens=1, lora={}
+    )
+    assert plan.peak_phase == "write"
+    with pytest.raises(Refusal, match=r"The generation phase needs about .* sampling take .* Lower slots\.") as caught:
+        refuse_if_too_large(type(plan)(plan.components, plan.phases, free_bytes=2**30))
+    assert caught.value.parameters["free_gib"] == 1.0

@@ -56,7 +56,7 @@ def test_all_typing_errors_of_a_file_are_told_at_once_with_line_and_likely_key(t
     assert told[2].fix == "Did you mean beta at the top level?"
     assert told[3].code == "recipe.key-duplicate"
     assert "first: support.yaml line 9" in told[3].needed
-    assert "Only warmup" in told[4].needed
+    assert "only with warmup" in told[4].needed
 
 
 @pytest.mark.report("CF-01")
@@ -127,8 +127,8 @@ def test_numbers_and_words_mean_what_they_look_like(tmp_path: Path) -> None:
         ("beta: [0, 1]", "from 0 to 1", "recipe explain"),
         ("long_prompts: cut", "refuse or skip", "recipe explain"),
         ("precision: float16", "float32", "recipe explain"),
-        ("template_options: {think: no}", "as text", "Write true or false"),
-        ("template_options: {think: Off}", "as text", "Write true or false"),
+        ("template_options: {think: no}", "as text", "Use true or false"),
+        ("template_options: {think: Off}", "as text", "Use true or false"),
         ("template_options: {tools: [a]}", "single values", "recipe explain"),
         ("held_out: 1.0", "a share between 0 and 1", "recipe explain held_out"),
         ("name: !!python/name:os.system x", "null, or up to", "recipe explain name"),
@@ -188,7 +188,16 @@ def test_a_key_like_no_other_is_still_refused(tmp_path: Path) -> None:
 def test_adapters_at_chosen_modules_are_refused_with_the_reason(tmp_path: Path, key: str) -> None:
     (problem,) = problems(tmp_path, MINIMAL + f"lora: {{rank: 8, {key}: [q_proj, lm_head]}}\n").values()
     assert problem.code == "recipe.lora-modules"
-    assert "Embedding and output head stay as they are" in problem.needed
+    assert "Embedding and output head are never adapted" in problem.needed
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"), [("epochs", "set steps"), ("num_train_epochs", "set steps"), ("qlora", "lora: {}")]
+)
+def test_what_is_not_offered_is_refused_with_what_to_set_instead(tmp_path: Path, key: str, instead: str) -> None:
+    (problem,) = problems(tmp_path, MINIMAL + f"{key}: 3\n").values()
+    assert problem.code == "recipe.not-offered"
+    assert instead in problem.fix
 
 
 def test_lora_is_turned_on_by_an_empty_section_or_by_a_part_of_it(tmp_path: Path) -> None:
@@ -335,12 +344,12 @@ def test_absolute_paths_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("student: [a\n", "support.yaml line 2 is not YAML"),
-        ("a: b: c\n", "support.yaml line 1 is not YAML"),
-        ("student: a\n\tteacher: b\n", "line 2 is not YAML"),
+        ("student: [a\n", "support.yaml line 2 is not valid YAML"),
+        ("a: b: c\n", "support.yaml line 1 is not valid YAML"),
+        ("student: a\n\tteacher: b\n", "line 2 is not valid YAML"),
         ("- a\n- b\n", "no settings"),
         ("just text\n", "no settings"),
-        ("a: 1\n---\nb: 2\n", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "is not valid YAML"),
         ("a: \0\n", "cannot be read"),
         ("a: " + "[" * 1200 + "\n", "cannot be read"),
     ],

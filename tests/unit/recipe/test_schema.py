@@ -182,7 +182,7 @@ def test_the_refusal_of_a_remote_model_names_a_way_that_leads_on() -> None:
             recipe(**changes)
         return str(caught.value.errors(include_url=False)[0]["ctx"]["fix"])
 
-    assert "write route: off-policy" in fix(teacher=" openai:gpt-5")
+    assert "set route: off-policy" in fix(teacher=" openai:gpt-5")
     assert "teacher: openai:MODEL" in fix(teacher="vllm:http://x") == fix(teacher="vllm:http://x", **OFF_POLICY)
     assert "off-policy" not in fix(student="openai:x") + fix(student="vllm:http://x", **OFF_POLICY)
 
@@ -405,10 +405,10 @@ def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, s
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [("exactly", "No grader is called"), ({"kind": "exact", "tolerance": 1.0}, "does not use tolerance")],
+    [("exactly", "There is no such grader"), ({"kind": "exact", "tolerance": 1.0}, "does not use tolerance")],
 )
 def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(RecipeError, match=told):
         Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
 
 

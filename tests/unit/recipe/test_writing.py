@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.recipe.files import load_recipe, recipe_text, show
+from limbeck.recipe.files import effective_recipe_text, load_recipe, recipe_text
 from limbeck.recipe.recipe import Recipe
 
 SOURCE = """\
@@ -47,7 +47,7 @@ def test_what_is_shown_is_itself_a_recipe(tmp_path: Path, origin: bool) -> None:
     path = tmp_path / "support.yaml"
     path.write_text(SOURCE)
     loaded = load_recipe(path, ["seed=3"], {"LIMBECK_BETA": "0.5"})
-    text = show(loaded, origin=origin)
+    text = effective_recipe_text(loaded, origin=origin)
     again = tmp_path / "again.yaml"
     again.write_text(text)
     assert load_recipe(again, [], {}).recipe == loaded.recipe

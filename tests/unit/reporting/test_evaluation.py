@@ -9,7 +9,7 @@ import pytest
 
 from limbeck.console import Printer
 from limbeck.errors import Unmet, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit
+from limbeck.recipe.evaluation import EvaluationOptions, check_limit
 from limbeck.reporting.evaluation import axis, show_evaluation
 
 
@@ -113,10 +113,10 @@ def test_the_axis_shows_estimate_interval_and_band() -> None:
 def test_a_limit_is_about_the_lower_end() -> None:
     check_limit("net=24", RESULT)
     check_limit("recovered=58", RESULT)
-    with pytest.raises(Unmet, match=r"net is 31\.0, and its interval begins at 24\.0") as caught:
+    with pytest.raises(Unmet, match=r"is 31\.0 points, and the lower end of its interval is 24\.0") as caught:
         check_limit("net=25", RESULT)
     assert caught.value.exit_code == 4
-    with pytest.raises(Unmet, match="recovered is not known"):
+    with pytest.raises(Unmet, match="does not contain the share of the gap recovered"):
         check_limit("recovered=1", {**RESULT, "gap_recovered": None})
     for wrong in ("net", "gain=3", "net=much"):
         with pytest.raises(UsageError):
@@ -126,10 +126,10 @@ def test_a_limit_is_about_the_lower_end() -> None:
 @pytest.mark.parametrize("given", [{"samples": 2}, {"band": 0}, {"max_tokens": 0}, {"slots": 0}, {"temperature": -1.0}])
 def test_options_that_cannot_be_meant_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        Evaluating(**given)
+        EvaluationOptions(**given)
     for wrong in ("teacher", "teacher=1", "teacher=a,b"):
         with pytest.raises(UsageError):
-            Evaluating(price=(wrong,)).prices()
-    assert Evaluating(price=("teacher=1,2",)).prices() == {"teacher": (1.0, 2.0)}
-    with pytest.raises(UsageError, match="No grader is called so"):
-        Evaluating(grader="exactly").grader_settings()
+            EvaluationOptions(price=(wrong,)).prices()
+    assert EvaluationOptions(price=("teacher=1,2",)).prices() == {"teacher": (1.0, 2.0)}
+    with pytest.raises(UsageError, match="A grader is one of exact, normalised"):
+        EvaluationOptions(grader="exactly").grader_settings()

@@ -12,7 +12,7 @@ from builders import CHATML, prompt_row, save_model, tiny_llama, tiny_tokenizer,
 from limbeck import api
 from limbeck.driver import resume_run, train_run
 from limbeck.errors import DataError, Refusal
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
 from limbeck.training.material import prepare_material
@@ -106,7 +106,7 @@ def test_a_run_whose_file_of_held_out_prompts_changed_does_not_go_on(tmp_path):
 
 @pytest.mark.report("DL-11")
 def test_answers_of_an_evaluation_are_taken_over_only_to_the_same_ids(tmp_path):
-    recipe, options = write_pair(tmp_path, rows=ROWS, held_out=4), Evaluating(max_tokens=4, grader="contains")
+    recipe, options = write_pair(tmp_path, rows=ROWS, held_out=4), EvaluationOptions(max_tokens=4, grader="contains")
 
     def asked():
         said = []

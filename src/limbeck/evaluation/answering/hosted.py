@@ -18,7 +18,7 @@ from limbeck.data.prompt import Prompt
 from limbeck.evaluation.answering.answers import Answering, Log, answer_row, asked_of
 from limbeck.evaluation.answering.sides import Side
 from limbeck.models.refs import ModelRef
-from limbeck.recipe.evaluating import Evaluating, option_refused
+from limbeck.recipe.evaluation import EvaluationOptions, option_refused
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import Evaluation
 from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
@@ -39,7 +39,7 @@ def settings_of_recipe(recipe: Recipe, role: str) -> dict[str, Any]:
 
 
 def hosted_settings(
-    ref: ModelRef, alias: str, options: Evaluating, given: Mapping[str, Any] = MappingProxyType({})
+    ref: ModelRef, alias: str, options: EvaluationOptions, given: Mapping[str, Any] = MappingProxyType({})
 ) -> HostedSettings | None:
     """How a model is asked, None if its weights are here: by the options, then by what is `given`, at one address.
 

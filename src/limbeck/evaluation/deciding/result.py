@@ -25,7 +25,7 @@ from limbeck.evaluation.deciding.verdict import Decision, Reason, Verdict, after
 from limbeck.evaluation.grading.graders import length_ratio
 from limbeck.evaluation.grading.grading import Measure, graded_model
 from limbeck.evaluation.grading.judge import Judged, agreement
-from limbeck.recipe.evaluating import Evaluating
+from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.evaluations import Evaluation
 
 __all__ = ["Evaluated", "compared_pairs", "result_of"]
@@ -64,7 +64,7 @@ class Evaluated:
         return next((each.measure() for each in self.judged.values()), self.measure.describe())
 
 
-def result_of(done: Evaluated, options: Evaluating) -> dict[str, object]:
+def result_of(done: Evaluated, options: EvaluationOptions) -> dict[str, object]:
     """The whole of result.json."""
     asked, seed = done.evaluation.asked(), options.seed
     rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
@@ -203,7 +203,7 @@ def _model(
     side: Side,
     rows: Sequence[Mapping[str, Any]],
     price: tuple[float, float] | None,
-    options: Evaluating,
+    options: EvaluationOptions,
     asked: Mapping[str, Any],
 ) -> dict[str, object]:
     """A model's counts, score, lengths, speed, cost and distance to the teacher."""
@@ -274,7 +274,7 @@ def _slices(
     done: Evaluated,
     compared: Mapping[tuple[str, str], tuple[GradedModel, GradedModel]],
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
-    options: Evaluating,
+    options: EvaluationOptions,
 ) -> Iterator[dict[str, object]]:
     """The difference of each compared pair within each value of the chosen columns."""
     for column in options.by:

@@ -20,7 +20,7 @@ from limbeck.evaluation.answering.sides import Named, Side, all_sides
 from limbeck.evaluation.grading.judge import Judged, Rubric, ask_judge, pairs_of, read_rubric
 from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
-from limbeck.recipe.evaluating import Evaluating, option_refused
+from limbeck.recipe.evaluation import EvaluationOptions, option_refused
 from limbeck.runs.evaluations import Evaluation
 from limbeck.teachers.writer import AnswerGenerator, HostedGenerator, LocalGenerator
 from limbeck.training.generation import choose_method, engine_for
@@ -40,7 +40,9 @@ class Judge:
     slots: int
 
 
-def find_judge(options: Evaluating, workspace: Path, given: Mapping[str, Any], num_models: int, slots: int) -> Judge:
+def find_judge(
+    options: EvaluationOptions, workspace: Path, given: Mapping[str, Any], num_models: int, slots: int
+) -> Judge:
     """The judge that the options name, before anything is asked; `given` are hosted settings of a recipe.
 
     Raises:

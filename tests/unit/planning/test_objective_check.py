@@ -1,4 +1,4 @@
-"""The certificate passes on a right pair and fails for each fault that it claims to find."""
+"""The objective check passes on a correct pair and fails for each mistake that it claims to find."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.divergence import Objective
-from limbeck.planning import certificate
-from limbeck.planning.certificate import certify
+from limbeck.planning import objective_check
+from limbeck.planning.objective_check import certify
 from limbeck.rollouts.engine import Engine
 from pairs import random_prompts, tiny_model
 
@@ -45,12 +45,12 @@ def test_nothing_is_left_on_the_student():
 
 
 def test_a_teacher_that_is_never_used_is_found(monkeypatch):
-    real = certificate.fused_with_statistics
+    real = objective_check.fused_with_statistics
 
     def without_teacher(student_NH, student_head, teacher_NH, teacher_head, *rest, **more):
         return real(student_NH, student_head, student_NH.detach(), replace(student_head), *rest, **more)
 
-    monkeypatch.setattr(certificate, "fused_with_statistics", without_teacher)
+    monkeypatch.setattr(objective_check, "fused_with_statistics", without_teacher)
     found = findings()
     assert not found["teacher"].passed
     assert not found["fused"].passed

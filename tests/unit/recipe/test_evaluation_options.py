@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limbeck.errors import Unmet, UsageError
-from limbeck.recipe.evaluating import Evaluating, check_limit, read_limit
+from limbeck.recipe.evaluation import EvaluationOptions, check_limit, read_limit
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from limbeck.recipe.evaluating import Evaluating, check_limit, read_limit
 )
 def test_what_cannot_be_meant_is_told_at_once(options):
     with pytest.raises(UsageError):
-        Evaluating(**options)
+        EvaluationOptions(**options)
 
 
 @pytest.mark.parametrize("text", ["net=nan", "net=inf", "net", "nonsense", "recovered=", "gross=3"])

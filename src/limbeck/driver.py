@@ -17,7 +17,7 @@ from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
-from limbeck.models.save import save_model, weights_hash, write_manner
+from limbeck.models.save import save_model, save_tokenizer_and_generation_config, weights_hash
 from limbeck.planning.check import CheckReport, plan_recipe
 from limbeck.planning.guards import alerts_of, few_prompts_note
 from limbeck.planning.memory import refuse_if_too_large
@@ -314,7 +314,7 @@ def _hand_over(log: Log, plan: CheckReport, state: TrainState) -> None:
     }
     if recipe.lora is not None:
         save_adapters(state.student, run.adapter_path)
-        write_manner(state.student, run.adapter_path, **manner)
+        save_tokenizer_and_generation_config(state.student, run.adapter_path, **manner)
         merge_adapters(state.student)
     save_model(state.student, run.model_path, **manner)
     weights = weights_hash(state.student.module)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from limbeck.data.dialogue import Dialogue
-from limbeck.data.prompt import Message, Prompt, Row
+from limbeck.data.prompt import Message, Prompt, PromptRow
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Request
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
@@ -74,7 +74,7 @@ class LocalWriter:
     max_tokens: int
 
     def write(self, questions: Sequence[Question]) -> list[Answer]:
-        rows = [Row(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
+        rows = [PromptRow(asked.messages, None, f"question {place}") for place, asked in enumerate(questions, start=1)]
         model = self.engine.model
         prompts = self.dialogue.render(rows, max_prompt_tokens=self.dialogue.num_positions - self.max_tokens).prompts
         asked = zip(prompts, questions, strict=True)
@@ -127,7 +127,7 @@ def _written(found: hosted.Answer | hosted.Failure) -> Answer:
 
 
 def ask(
-    writer: Writer, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
+    writer: Writer, prompts: Sequence[Prompt], examples: Sequence[PromptRow], *, num_answers: int, seed: int
 ) -> list[dict[str, Any]]:
     """`num_answers` answers to each prompt as rows to store, each with its label, None if it is fit to learn from.
 
@@ -162,7 +162,7 @@ def ask(
     return rows
 
 
-def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+def with_examples(messages: tuple[Message, ...], examples: Sequence[PromptRow]) -> tuple[Message, ...]:
     """What a teacher is asked: the conversation, behind its system turn the examples as turns of it."""
     num_system = int(messages[0].role == "system")
     shown = [turn for row in examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
@@ -179,10 +179,10 @@ def _label(answer: Answer, repeated: bool) -> str | None:
     return "duplicate" if repeated else None
 
 
-def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[PromptRow]:
     """Stored answers as rows with a reference; the same as a file of them would be read."""
-    found: list[Row] = []
+    found: list[PromptRow] = []
     for row in stored:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"])
-        found.append(Row(messages, row["answer"], row["source"]))
+        found.append(PromptRow(messages, row["answer"], row["source"]))
     return found

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from limbeck.errors import Diverged, Refusal
 from limbeck.models.load import put_weights
-from limbeck.models.save import unfinished
+from limbeck.models.save import atomic_folder
 from limbeck.training.state import TrainState
 
 __all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
@@ -74,7 +74,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
     for left in folder.glob(".step-*"):
         shutil.rmtree(left)
     target = _place(folder, state.step)
-    with unfinished(target) as beside:
+    with atomic_folder(target) as beside:
         beside.mkdir(parents=True)
         for name, tensors in contents.items():
             # by way of numpy, since weights that share one piece of memory are no duplicates of each other

@@ -18,15 +18,15 @@ from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.chat import RenderedPrompts
 from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
-from limbeck.data.faults import Faults, shown
-from limbeck.data.prompt import Prompt, Row, Targets
+from limbeck.data.prompt import Prompt, PromptRow, Targets
+from limbeck.data.row_errors import RowErrors, short_json
 from limbeck.data.rows import RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
 from limbeck.data.stops import StopSet, compare_stops, stop_ids
-from limbeck.data.targets import given_answers, rows_to_learn, without_held_out
+from limbeck.data.targets import target_rows, targets_from_references, without_held_out
 from limbeck.data.templates import RENDER_ERRORS, Template, choose_template, describe_refusal, render
 from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
-from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
+from limbeck.models.load import load_config, load_generation_config, load_tokenizer, max_positions
 from limbeck.models.refs import ModelRef
 from limbeck.models.resolve import parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
@@ -73,7 +73,7 @@ class Material(Pair):
     own: Targets | None
     own_sha256: str | None
     num_skipped: int
-    examples: tuple[Row, ...]
+    examples: tuple[PromptRow, ...]
     answer_limit: int
     longest_answer: int
 
@@ -92,7 +92,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         LimbeckError: the first thing that stands in the way; see the rooms that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = Faults(Path(recipe.prompts).name, alternative=", or set bad_rows: skip to leave them out")
+    faults = RowErrors(Path(recipe.prompts).name, skippable=True)
     rows = read_rows(Path(recipe.prompts), faults)
     num_rows = len(rows.rows) + faults.num_rows
     if recipe.bad_rows == "refuse":
@@ -102,23 +102,23 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     targets = held_out_targets = own = own_sha256 = None
     if recipe.route == "supervised":
         train, targets = _given(split.train, split, pair, recipe, notes, faults)
-        held_out = render_rows(rows_to_learn(split.held_out, "last_turn", faults), pair, recipe, faults)
-        held_out_targets = given_answers(held_out.prompts, pair.dialogue)
+        held_out = render_rows(target_rows(split.held_out, "last_turn", faults), pair, recipe, faults)
+        held_out_targets = targets_from_references(held_out.prompts, pair.dialogue)
     else:
         train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
     if recipe.bad_rows == "refuse":
         faults.raise_if_any()
     if num_skipped := faults.num_rows:
-        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.listed()}")
+        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.as_list()}")
     if (num := len(train.prompts)) < recipe.prompts_per_step:
         notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
     if recipe.own_answers is not None:
         own_rows = read_rows(Path(recipe.own_answers.file))
         own_sha256 = own_rows.sha256
         own = replace(_given(own_rows.rows, split, pair, recipe, notes)[1], weight=recipe.own_answers.weight)
-    examples: tuple[Row, ...] = ()
+    examples: tuple[PromptRow, ...] = ()
     if recipe.teacher_examples is not None:
-        examples = _kept(rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
+        examples = _kept(target_rows(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
@@ -217,17 +217,22 @@ def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[
 
 
 def _given(
-    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str], faults: Faults | None = None
+    rows: Sequence[PromptRow],
+    split: Split,
+    pair: Pair,
+    recipe: Recipe,
+    notes: list[str],
+    faults: RowErrors | None = None,
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
-    rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
-    targets = given_answers(rendered.prompts, pair.dialogue)
+    rendered = render_rows(_kept(target_rows(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
+    targets = targets_from_references(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
     notes.append(f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends.")
     return rendered, targets
 
 
-def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...]:
+def _kept(rows: Sequence[PromptRow], split: Split, notes: list[str]) -> tuple[PromptRow, ...]:
     kept, left_out = without_held_out(rows, split.held_out)
     notes += left_out
     if not kept:
@@ -240,16 +245,18 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
+def render_rows(
+    rows: Sequence[PromptRow], pair: Pair, recipe: Recipe, faults: RowErrors | None = None
+) -> RenderedPrompts:
     """Rows as the student reads them; with `faults`, without those that the template refuses."""
     return pair.dialogue.render(
-        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, faults=faults
+        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, errors=faults
     )
 
 
 def num_positions(ref: ModelRef) -> int | None:
     """The longest text that a model was made for. Learned positions end there; beyond it rotary ones are guesses."""
-    return positions_of(load_config(ref))
+    return max_positions(load_config(ref))
 
 
 def _writing_limit(recipe: Recipe) -> int:
@@ -276,11 +283,13 @@ def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: 
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
 
 
-def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
+def _refuse_no_room_to_write(
+    pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[PromptRow]
+) -> None:
     """A teacher here reads each prompt by its own template, behind the examples, and needs places for its answer."""
     if pair.teacher_dialogue is None or pair.teacher_ref is None:
         return
-    rows = [Row(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
+    rows = [PromptRow(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
     rendered = pair.teacher_dialogue.render(rows)
     longest = max(len(prompt.ids) for prompt in rendered.prompts)
     _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, "max_teacher_tokens")
@@ -314,7 +323,7 @@ def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) 
         except RENDER_ERRORS as error:
             text = describe_refusal(error)
         if text != prompt.text:
-            theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
+            theirs, ours = (short_json(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
             asked = "Both models read the student's text" if recipe.scores else "The teacher is asked in its own"
             yield (
                 f"{ref.text} has another template: in {prompt.source} it writes {theirs} where the student "

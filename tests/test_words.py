@@ -26,7 +26,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/console.py",
     "src/limbeck/conversation.py",
     "src/limbeck/fast",
-    "src/limbeck/data",
     "src/limbeck/embedded",
     "src/limbeck/driver.py",
     "src/limbeck/errors.py",

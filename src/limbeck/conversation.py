@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from limbeck.data.dialogue import make_dialogue
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.data.templates import choose_template
 from limbeck.errors import UsageError
 from limbeck.evaluation.answering.sides import own_options
 from limbeck.machine import use_machine
-from limbeck.models.load import load_model, positions_of
+from limbeck.models.load import load_model, max_positions
 from limbeck.models.resolve import parse_ref
 from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
@@ -48,7 +48,7 @@ class Conversation:
             choose_template("student", tokenizer, tokenizer, student_name=model, teacher_name=model),
             own_options(ref),
             num_real=self.model.head.num_real,
-            num_positions=positions_of(loaded.module.config),
+            num_positions=max_positions(loaded.module.config),
         )
         limit = self.dialogue.num_positions
         self.max_prompt_tokens = limit - max_tokens
@@ -73,7 +73,7 @@ class Conversation:
             DataError: the conversation is longer than the model can read.
         """
         messages = (*self.messages, Message("user", text))
-        row = Row(messages, None, "this turn")
+        row = PromptRow(messages, None, "this turn")
         prompt = self.dialogue.render([row], max_prompt_tokens=self.max_prompt_tokens).prompts[0]
         key = stream_key(self.seed, Purpose.CHAT, len(messages), prompt.content_hash, 0, 0)
         ids: list[int] = []

@@ -1,10 +1,10 @@
-"""Prompts and completions of different lengths as one right-padded batch, and the one mask rule.
+"""Prompts and completions of different lengths as one right-padded batch, and the mask rule.
 
-What is prompt, completion or padding follows from lengths, never from comparing ids: a padding id that is also the
-stop id therefore hides nothing.
+What is prompt, completion or padding follows from lengths, never from comparing ids, so a padding id that is also the
+stop id is harmless.
 
-Rows that begin with the same text can share it: the batch then holds only what follows, and its context, read once,
-holds the beginnings. A context is a batch itself, so contexts can share beginnings in turn.
+Rows that begin with the same tokens can share them: the batch then contains only the rest of each row, and its context,
+computed once, contains the beginnings. A context is a batch itself, so contexts can share beginnings too.
 
 Shapes  B = sequences, T = positions, N = completion tokens of all sequences, row after row.
 """
@@ -19,13 +19,13 @@ from torch import Tensor
 
 __all__ = ["Context", "TokenBatch", "collate", "completion_positions", "worthwhile_start"]
 
-# Sharing costs a pass of its own, which is worth it for this many tokens that need not be read again.
+# Sharing needs an additional forward pass, which pays off if it saves this many tokens.
 MIN_TOKENS_SAVED = 64
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the rows of a batch begin with. `row_B` is the context's row that each row goes on from."""
+    """The beginnings of the rows of a batch. `row_B` (int64) is the context's row that each row continues."""
 
     batch: TokenBatch
     row_B: Tensor
@@ -33,11 +33,11 @@ class Context:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Token ids and where the completions are.
+    """Token ids and the positions of the completions; all tensors are int64.
 
     `ids_BT` begins after the context, if there is one; `positions_BT` counts from the beginning of the text. `length_B`
-    counts the row's own tokens, padding and context left out. `predict_N` indexes the flattened [B * T] positions that
-    predict the completion tokens `targets_N`; `row_N` tells the sequence of each.
+    is the number of a row's own tokens, without padding and context. `predict_N` indexes the flattened [B * T]
+    positions that predict the completion tokens `targets_N`; `row_N` is the row of each.
     """
 
     ids_BT: Tensor
@@ -50,7 +50,7 @@ class TokenBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Completion tokens, the stop token included."""
+        """Number of completion tokens, stop tokens included."""
         return len(self.targets_N)
 
     @property
@@ -70,8 +70,8 @@ def collate(
 ) -> TokenBatch:
     """One batch from prompts and their completions, padded on the right to the longest row.
 
-    `share` reads a beginning that all prompts have in common once, and the prompt of several completions once for all
-    of them. It changes what is computed how often, and no result beyond rounding.
+    With `share`, a beginning that all prompts have in common is computed once, and the prompt of several completions
+    once for all of them. Results differ only by rounding.
     """
     context: Context | None = None
     starts = [0] * len(prompts)
@@ -94,7 +94,7 @@ def collate(
 
 
 def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all prompts have in common, each keeping one for itself; 0 where that saves too little."""
+    """How many first tokens all prompts share, at least one token of each left out; 0 if sharing saves too little."""
     num_shared = 0
     for column in zip(*(prompt[:-1] for prompt in prompts), strict=False):
         if len(set(column)) > 1:
@@ -106,9 +106,9 @@ def worthwhile_start(prompts: Sequence[Sequence[int]]) -> int:
 def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequence[int], width: int) -> Tensor:
     """Flat indices, int64 [N] into [B * width], of the positions that predict each completion token.
 
-    Token t is predicted at position t - 1: a prompt of p tokens (at least 1) and a completion of c take the positions
-    p - 1 to p + c - 2, so the last one predicts the stop token, if there is one. Nothing else trains. No completion
-    token gives an empty result.
+    Token t is predicted at position t - 1: for a prompt of p tokens (at least 1) and a completion of c tokens these are
+    the positions p - 1 to p + c - 2, so the last one predicts the stop token, if there is one. No other position is
+    trained on. Without completion tokens the result is empty.
     """
     positions: list[int] = []
     for row, (prompt, completion) in enumerate(zip(prompt_lengths, completion_lengths, strict=True)):
@@ -122,9 +122,9 @@ def completion_positions(prompt_lengths: Sequence[int], completion_lengths: Sequ
 def _context_of(
     prompts: Sequence[tuple[int, ...]], pad_id: int, device: torch.device
 ) -> tuple[Context | None, list[int]]:
-    """What the prompts share, and the place where each row goes on by itself.
+    """The context of the prompts, and the index at which each row continues on its own.
 
-    The last token of a prompt always stays with its row, since it predicts the completion's first token.
+    The last token of a prompt is never in the context, because it predicts the completion's first token.
     """
     distinct = list(dict.fromkeys(prompts))
     num_saved = sum(len(prompt) - 1 for prompt in prompts) - sum(len(prompt) - 1 for prompt in distinct)

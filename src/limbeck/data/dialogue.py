@@ -1,4 +1,4 @@
-"""How a model is asked for text and where its answers end: one object for training, evaluation, chat, marks, judge."""
+"""How a model is prompted and where its answers end: one object for training, evaluation, chat, marks and judge."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transformers import GenerationConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from limbeck.data.chat import RenderedPrompts, render_prompts
-from limbeck.data.faults import Faults
-from limbeck.data.prompt import Row
+from limbeck.data.prompt import PromptRow
+from limbeck.data.row_errors import RowErrors
 from limbeck.data.stops import StopSet, pad_id, stop_ids
-from limbeck.data.templates import Options, Template
+from limbeck.data.templates import Template, TemplateOptions
 
 __all__ = ["NO_LIMIT", "Dialogue", "make_dialogue"]
 
@@ -22,15 +22,15 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Everything that stands between messages and the token ids of a model.
+    """Everything needed to turn messages into the token ids of a model.
 
-    `num_real` ids are defined by the tokenizer and have a row in the output layer: logits are cut to them before the
-    softmax. `num_positions` is the longest prompt plus answer that the model can read, NO_LIMIT where it has no limit.
+    The first `num_real` ids are defined by the tokenizer and have a row in the output layer; logits are restricted to
+    them before the softmax. `num_positions` is the context length of the model, NO_LIMIT if it has none.
     """
 
     tokenizer: Tokenizer
     template: Template
-    options: Options
+    options: TemplateOptions
     stop: StopSet
     pad_id: int
     num_real: int
@@ -38,11 +38,11 @@ class Dialogue:
 
     def render(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[PromptRow],
         *,
         max_prompt_tokens: int = NO_LIMIT,
         on_long: Literal["refuse", "skip"] = "refuse",
-        faults: Faults | None = None,
+        errors: RowErrors | None = None,
     ) -> RenderedPrompts:
         """Rows to prompts of token ids, as `render_prompts` does."""
         return render_prompts(
@@ -52,11 +52,11 @@ class Dialogue:
             options=self.options,
             max_prompt_tokens=max_prompt_tokens,
             on_long=on_long,
-            faults=faults,
+            errors=errors,
         )
 
     def with_vocabulary(self, num_real: int) -> Dialogue:
-        """The same dialogue, its padding among the first `num_real` ids."""
+        """The same dialogue with `num_real` ids, its padding id among them."""
         return replace(self, num_real=num_real, pad_id=pad_id(self.tokenizer, self.stop, num_rows=num_real))
 
 
@@ -64,15 +64,15 @@ def make_dialogue(
     tokenizer: Tokenizer,
     generation_config: GenerationConfig | None,
     template: Template,
-    options: Options,
+    options: TemplateOptions,
     *,
     num_real: int,
     num_positions: int | None = None,
 ) -> Dialogue:
-    """Find out where answers end and what fills unused places.
+    """Determine the stop tokens and the padding id.
 
     Raises:
-        ModelError: nothing ends an answer.
+        ModelError: there is no token that ends an answer.
     """
     stop = stop_ids(tokenizer, generation_config, template, options)
     fill = pad_id(tokenizer, stop, num_rows=num_real)

@@ -1,4 +1,4 @@
-"""Conversations as rows ask them, prompts as models read them, and the answers that are learnt. Data, no behaviour."""
+"""Rows of a prompt file, rendered prompts, and the answers that are training targets. Data, no behaviour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-__all__ = ["Message", "Prompt", "Row", "Targets", "content_hash"]
+__all__ = ["Message", "Prompt", "PromptRow", "Targets", "content_hash"]
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A prompt: messages that end with a user turn. `source` is file and line, `extra` the columns not read.
+class PromptRow:
+    """One row of a prompt file: messages that end with a user turn.
 
-    `others` are reference answers that are as right as the first.
+    `source` is file and line, `extra` all other columns. `others` are more reference answers, as right as `reference`.
     """
 
     messages: tuple[Message, ...]
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt. `occurrence` counts the earlier prompts of the same rendering that have the same ids."""
+    """A rendered prompt. `content_hash` is over its ids; `occurrence` counts the earlier prompts with the same ids."""
 
     ids: tuple[int, ...]
     text: str
@@ -51,13 +51,16 @@ class Prompt:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """All reference answers of the row; none where it has none."""
+        """All reference answers of the row; may be empty."""
         return () if self.reference is None else (self.reference, *self.others)
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Prompts in the order of their rows, and the ids of each answer; `weight` is that of a token in the loss."""
+    """Prompts in the order of their rows, and the token ids of their answers.
+
+    `answers` is by content hash and occurrence of the prompt; `weight` is the weight of a token in the loss.
+    """
 
     prompts: tuple[Prompt, ...]
     answers: Mapping[tuple[str, int], tuple[int, ...]]
@@ -72,6 +75,6 @@ class Targets:
 
 
 def content_hash(messages: Sequence[Message]) -> str:
-    """SHA-256 (hex) of roles and contents: the same for the same conversation, however its row was written."""
+    """SHA-256 (hex) of roles and contents: the same for the same conversation, whatever the form of its row."""
     canonical = json.dumps([[message.role, message.content] for message in messages], separators=(",", ":"))
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()

@@ -1,7 +1,7 @@
-"""The chat template: which one is used, and what it does, found out by rendering conversations of marked turns.
+"""The chat template: which one is used, and what it does, determined by rendering conversations of marker texts.
 
-A template is code that came with a model. It is chosen once, and its text is frozen with a hash. What is reported about
-it (what it injects, how it opens an answer, how it ends a turn) is read from its output, never from its source.
+A template is code that comes with a model. It is chosen once and stored with its hash. What is reported about it (what
+it injects, how it opens an answer, how it ends a turn) is derived from its output, never from its source.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import jinja2
 import jinja2.meta
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from limbeck.data.faults import nearest
 from limbeck.data.messages import templates as messages
 from limbeck.data.prompt import Message
+from limbeck.data.row_errors import nearest
 
 __all__ = [
     "RENDER_ERRORS",
@@ -37,26 +37,26 @@ __all__ = [
     "render",
 ]
 
-# What rendering raises when a template refuses a conversation or stumbles over it.
+# What rendering raises when a template rejects a conversation or fails on it.
 RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# Stands before a template that writes no start token, where the tokenizer begins each text with one.
+# Put before a template that does not write the start token with which the tokenizer begins each text.
 START = "{{ bos_token }}"
 _NO_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != ['user', 'assistant'][loop.index0] %}"
-    "{{ raise_exception('without a template a prompt is one text, as it stands') }}{% endif %}"
+    "{{ raise_exception('without a chat template, a prompt is one user message') }}{% endif %}"
     "{{ message['content'] }}{% endfor %}"
 )
 
-# Variables for a template, by the recipe.
-Options = Mapping[str, Any]
+# Variables for a template, from the recipe.
+TemplateOptions = Mapping[str, Any]
 
 _USER = Message("user", "QZUSERQZ")
 _ANSWER = Message("assistant", "QZANSWERQZ")
 _NEXT_USER = Message("user", "QZNEXTQZ")
 _SYSTEM = Message("system", "QZSYSTEMQZ")
 
-# What a template can read without being given it.
+# Variables that every template gets.
 _TOKENS = {"bos_token", "eos_token", "unk_token", "pad_token"}
 _ALWAYS_GIVEN = {"messages", "add_generation_prompt", "raise_exception", "strftime_now", *_TOKENS}
 _TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
@@ -65,10 +65,10 @@ _GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template, frozen: its jinja text, where it is from ("student", "teacher" or a file path), its hash.
+    """A chat template: its Jinja source, its origin ("student", "teacher", "none" or a file path), its hash.
 
-    `read_at` (ISO 8601) is what it takes for now, None for the clock's time; `start_added` says that START stands
-    before the text that came with the model.
+    `read_at` (ISO 8601) is the time that the template gets as the current time, None for the clock's; `start_added` is
+    whether START was put before the source that came with the model.
     """
 
     source: str
@@ -79,7 +79,7 @@ class Template:
 
     @cached_property
     def dated_source(self) -> str:
-        """The text with the date of `read_at` where it asks for today's."""
+        """The source with the date of `read_at` in place of today's."""
         if self.read_at is None:
             return self.source
         now = datetime.fromisoformat(self.read_at)
@@ -88,8 +88,8 @@ class Template:
 
 @dataclass(frozen=True)
 class TemplateFacts:
-    """What a template writes: what opens an answer (may be empty), what it adds to a conversation without system turn
-    (None if nothing), and what follows an answer."""
+    """What a template writes to open an answer (may be empty), what it adds to a conversation without a system turn
+    (None if nothing), and what it writes after an answer."""
 
     generation_prompt: str
     injected_system: str | None
@@ -99,20 +99,22 @@ class TemplateFacts:
 def choose_template(
     choice: str, student: Tokenizer, teacher: Tokenizer | None, *, student_name: str, teacher_name: str
 ) -> Template:
-    """The template that a recipe's `template` names: "student", "teacher", "none", or a file of jinja text.
+    """The template of a recipe's `template`: "student", "teacher", "none", or the path of a Jinja file.
 
-    With "none" a prompt is one plain text, as a base model reads it. A template that writes no start token gets the
-    one with which the tokenizer begins any text.
+    With "none", a prompt is plain text, as for a base model. If the tokenizer begins each text with a start token and
+    the template does not write it, START is added.
 
-    Raises RecipeError when there is none, and Refusal when it needs tokens that the student reads as several pieces.
+    Raises:
+        RecipeError: the model has no template, or the file cannot be read.
+        Refusal: the template writes control tokens of the teacher that the student does not have.
     """
     own = {"student": _own_template(student), "teacher": _own_template(teacher), "none": _NO_TEMPLATE}
     source = own[choice] if choice in own else _read_template_file(choice)
     if source is None:
-        alternatives = [f"template: {other}" for other in ("student", "teacher") if own[other]]
-        alternatives += ["template: FILE with a Jinja template", "template: none if each prompt is one plain text"]
-        model = student_name if choice == "student" else teacher_name
-        raise messages.template_missing(choice=choice, model=model, alternatives=", or ".join(alternatives))
+        model, other = (student_name, "teacher") if choice == "student" else (teacher_name, "student")
+        if own[other]:
+            raise messages.template_missing_here(choice=choice, model=model, other=other)
+        raise messages.template_missing(choice=choice, model=model)
     lacks_start = _lacks_start(student, Template(source, choice, ""))
     source = START * lacks_start + source
     content = hashlib.sha256(source.encode("utf-8")).hexdigest()
@@ -123,9 +125,9 @@ def choose_template(
 
 
 def render(
-    tokenizer: Tokenizer, template: Template, messages: Sequence[Message], options: Options, *, opened: bool
+    tokenizer: Tokenizer, template: Template, messages: Sequence[Message], options: TemplateOptions, *, opened: bool
 ) -> str:
-    """The conversation as text, the answer to it `opened` or not. Raises one of RENDER_ERRORS when it is refused."""
+    """The conversation as text, with the opening of the answer if `opened`. Raises one of RENDER_ERRORS if it fails."""
     turns = [{"role": message.role, "content": message.content} for message in messages]
     text = tokenizer.apply_chat_template(
         turns, chat_template=template.dated_source, tokenize=False, add_generation_prompt=opened, **options
@@ -135,49 +137,43 @@ def render(
 
 
 def describe_refusal(error: Exception) -> str:
-    """Why a template refused a conversation, as part of a sentence."""
+    """What a template raised while rendering, on one line; for a syntax error, with its line."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, jinja2.TemplateSyntaxError):
-        text += f" in line {error.lineno}"
-    says = messages.template_says if isinstance(error, jinja2.TemplateError) else messages.template_error
-    return says(text=text)
+    return f"{text} in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else text
 
 
-def check_options(template: Template, options: Options) -> None:
-    """Raises RecipeError for an option that the template does not read, or that is not the template's to read."""
+def check_options(template: Template, options: TemplateOptions) -> None:
+    """Raises RecipeError for an option that the template does not use, or that Limbeck sets itself."""
     if not options:
         return
-    # {% generation %} is a tag of transformers, which plain jinja does not know
+    # {% generation %} is a tag of transformers, unknown to plain Jinja
     source = _GENERATION_TAG.sub("", template.source)
     environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
     readable = sorted(jinja2.meta.find_undeclared_variables(environment.parse(source)) - _ALWAYS_GIVEN)
-    unread = [name for name in options if name not in readable]
-    if unread:
-        if not readable:
-            raise messages.template_has_no_options(options=unread, origin=template.origin)
-        raise messages.template_option_unused(options=unread, origin=template.origin, readable=readable)
+    unused = [name for name in options if name not in readable]
+    if unused and readable:
+        raise messages.template_option_unused(options=unused, origin=template.origin, readable=readable)
+    if unused:
+        raise messages.template_has_no_options(options=unused, origin=template.origin)
 
 
-def probe_template(tokenizer: Tokenizer, template: Template, options: Options) -> TemplateFacts:
-    """Renders marked conversations and reads off what the template does.
+def probe_template(tokenizer: Tokenizer, template: Template, options: TemplateOptions) -> TemplateFacts:
+    """Render conversations of marker texts and derive what the template does.
 
-    Raises Refusal when it cannot render a user turn and its answer, or does not open an answer that has a header.
+    Raises Refusal if it cannot render a user turn and its answer, or does not open an answer that has a header.
     """
-
-    def rendered(*messages: Message, opened: bool = False) -> str:
-        text = render(tokenizer, template, messages, options, opened=opened)
-        if _USER.content not in text:
-            raise LookupError("it leaves out the text of the user turn")
-        return text
-
     try:
-        closed, opened, answered = rendered(_USER), rendered(_USER, opened=True), rendered(_USER, _ANSWER)
+        closed = render(tokenizer, template, (_USER,), options, opened=False)
+        opened = render(tokenizer, template, (_USER,), options, opened=True)
+        answered = render(tokenizer, template, (_USER, _ANSWER), options, opened=False)
     except RENDER_ERRORS as error:
         raise messages.template_fails(origin=template.origin, reason=describe_refusal(error)) from error
+    if any(_USER.content not in text for text in (closed, opened, answered)):
+        raise messages.template_omits_user(origin=template.origin)
     if opened == closed:
         _refuse_missing_header(template, closed, answered)
     injected = None
-    with suppress(*RENDER_ERRORS):  # a template for one turn has no later header to compare with
+    with suppress(*RENDER_ERRORS):  # a template for a single turn has no later header to compare with
         later = render(tokenizer, template, (_USER, _ANSWER, _NEXT_USER), options, opened=False)
         injected = _injected(_before(closed, _USER).removeprefix(str(tokenizer.bos_token or "")), later)
     return TemplateFacts(
@@ -196,21 +192,20 @@ def _after(text: str, message: Message) -> str:
 
 
 def _refuse_missing_header(template: Template, closed: str, answered: str) -> None:
-    """`add_generation_prompt` changes nothing: fine where an answer follows directly, wrong where it has a header."""
-    line = "the header of an assistant turn"
-    if answered.startswith(closed) and _ANSWER.content in answered:
-        header = _before(answered.removeprefix(closed), _ANSWER)
-        if not header.strip():
-            return
+    """For a template that ignores `add_generation_prompt`: raises Refusal if it writes a header before an answer."""
+    if not answered.startswith(closed) or _ANSWER.content not in answered:
+        raise messages.template_no_generation_prompt_header_unknown(origin=template.origin)
+    if (header := _before(answered.removeprefix(closed), _ANSWER)).strip():
         line = json.dumps(header, ensure_ascii=False)
-    raise messages.template_no_generation_prompt(origin=template.origin, header=line)
+        raise messages.template_no_generation_prompt(origin=template.origin, header=line)
 
 
 def _injected(before_user: str, later: str) -> str | None:
-    """What stands before the first user turn and does not stand before a later one.
+    """What the template writes before the first user turn and not before a later one; None if nothing.
 
-    Between an answer and the next user turn the template writes the end of the answer and the header of a user turn.
-    What `before_user`, without the start token, shares with the end of that is the header; the rest is injected.
+    Between an answer and the next user turn, the template writes the end of the answer and the header of a user turn.
+    The longest end of that text with which `before_user` (without the start token) also ends is the header; the rest of
+    `before_user` is injected.
     """
     between = _before(_after(later, _ANSWER), _NEXT_USER)
     header = next(between[start:] for start in range(len(between) + 1) if before_user.endswith(between[start:]))
@@ -218,10 +213,10 @@ def _injected(before_user: str, later: str) -> str | None:
 
 
 def _lacks_start(tokenizer: Tokenizer, template: Template) -> bool:
-    """Whether the tokenizer begins a text with a start token, and the template does not write it."""
+    """Whether the tokenizer begins a text with a start token that the template does not write."""
     if tokenizer.bos_token is None or tokenizer("a")["input_ids"][:1] != [tokenizer.bos_token_id]:
         return False
-    with suppress(*RENDER_ERRORS):  # what it cannot write is told with the rows, or when it is probed
+    with suppress(*RENDER_ERRORS):  # errors are reported when the template is probed or rows are rendered
         return not render(tokenizer, template, (_USER,), {}, opened=True).startswith(str(tokenizer.bos_token))
     return False
 
@@ -244,10 +239,10 @@ def _read_template_file(choice: str) -> str:
 
 
 def _check_tokens(template: Template, student: Tokenizer, teacher: Tokenizer, student_name: str) -> None:
-    """Refuses a template that writes special tokens of the teacher which the student does not have."""
+    """Raises Refusal for a template that writes special tokens of the teacher that the student does not have."""
     written = ""
     for turns in ((_USER, _ANSWER, _NEXT_USER), (_SYSTEM, _USER)):
-        # a template without system turns, or that needs options, is judged when rows are rendered, with the row
+        # errors of a template without system turns, or that needs options, are reported when rows are rendered
         with suppress(*RENDER_ERRORS):
             written += render(student, template, turns, {}, opened=False) + "\n"
     special = {token.content for token in teacher.added_tokens_decoder.values() if token.special}

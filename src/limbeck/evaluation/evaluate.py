@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from limbeck.data.chat import key_of, prompts_hash
-from limbeck.data.faults import Faults
-from limbeck.data.prompt import Row
+from limbeck.data.chat import conversation_key, prompts_hash
+from limbeck.data.prompt import PromptRow
+from limbeck.data.row_errors import RowErrors
 from limbeck.data.rows import read_rows
 from limbeck.data.split import split_held_out
 from limbeck.errors import Refusal, UsageError
@@ -49,7 +49,7 @@ class _Question:
 
     kind: Literal["worth", "after", "compare"]
     named: tuple[Named, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PromptRow, ...]
     files: tuple[str, ...]
     workspace: Path
     max_tokens: int
@@ -161,7 +161,7 @@ def _of_recipe(
 ) -> _Question:
     if "auto" in (recipe.precision, recipe.teacher_dtype):
         recipe = recipe.for_machine(bf16=probe_machine(recipe.device).bf16)
-    unread = Faults(Path(recipe.prompts).name) if recipe.bad_rows == "skip" else None
+    unread = RowErrors(Path(recipe.prompts).name) if recipe.bad_rows == "skip" else None
     rows = read_rows(Path(recipe.prompts), unread).rows
     held_out = Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out
     limits = {"on-policy": recipe.max_practice_tokens, "off-policy": recipe.max_teacher_tokens}
@@ -262,7 +262,11 @@ def _grade(evaluation: Evaluation, measure: Measure | None, sides: Sequence[Side
     )
     for side in sides:
         about = {
-            key_of(prompt): {"source": prompt.source, "reference": prompt.reference, "labels": labels_of(prompt)}
+            conversation_key(prompt): {
+                "source": prompt.source,
+                "reference": prompt.reference,
+                "labels": labels_of(prompt),
+            }
             for prompt in side.prompts
         }
         # an answer of before stands, what its row says beside it may have changed

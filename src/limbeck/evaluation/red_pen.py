@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.data.targets import make_targets
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.answering.sides import NO_LIMIT, refuse_too_long
@@ -97,7 +97,7 @@ def mark_prompt(
     assert pair.teacher_ref is not None, "a recipe that scores has a teacher"
     recipe = recipe.model_copy(update={"max_prompt_tokens": NO_LIMIT})
     messages = (Message("user", prompt),)
-    row = Row(messages, answer, "the prompt")
+    row = PromptRow(messages, answer, "the prompt")
     rendered = render_rows([row], pair, recipe)
     asked = rendered.prompts[0]
     targets = None if answer is None else make_targets([asked], pair.dialogue, [False]).answer_to(asked)

@@ -3,7 +3,7 @@
 Per layer: norm, one product for queries, keys and values, rotation, attention over a static cache, output projection,
 norm, one product for gate and up, down projection. Sizes, biases and norms are read from the model's own modules, so
 the same code serves Llama, Qwen2 and Qwen3. The weights are the model's own if they are adjacent in memory (see
-`models.arena`). `rollouts.probe` uses this decoder only if it agrees with the model itself.
+`models.packed`). `rollouts.probe` uses this decoder only if it agrees with the model itself.
 
 Shapes  S = rows of the cache, B = rows of a pass, T = positions, M = B x T, K = key positions, H = hidden,
         V = vocabulary, D = head size, G = key/value heads, R = query heads for each of them.
@@ -23,9 +23,9 @@ from torch.nn import functional
 from limbeck.compat import llama_body
 from limbeck.fast.gated import FAMILIES
 from limbeck.models.adapters import merged_weight
-from limbeck.models.arena import joined
-from limbeck.models.attention import attention_mask, kinds_of
+from limbeck.models.attention import attention_mask, layer_kinds
 from limbeck.models.language_model import LanguageModel
+from limbeck.models.packed import joined
 
 __all__ = ["LeanDecoder", "is_lean"]
 
@@ -44,7 +44,7 @@ def is_lean(model: LanguageModel) -> bool:
     rotation = (config.to_dict().get("rope_parameters") or {}).get("rope_type", "default")
     return (
         config.model_type in FAMILIES
-        and kinds_of(config).window is None
+        and layer_kinds(config).window is None
         and rotation not in CHANGING_ROTATIONS
         and model.head.softcap is None
     )
@@ -112,7 +112,7 @@ class LeanDecoder:
         self._num_groups = first.k_proj.out_features // self._head_size
         self._num_queries = first.q_proj.out_features // self._head_size
         self._scaling = first.scaling
-        self._kinds = kinds_of(model.module.config)
+        self._kinds = layer_kinds(model.module.config)
         self._max_length = self._num_rows = 0
         self._layers: list[_Layer] = []
         self._head: _Product | None = None

@@ -31,7 +31,7 @@ from transformers.pytorch_utils import Conv1D
 from limbeck.compat import lora_scaling, lora_weights
 from limbeck.errors import ModelError
 from limbeck.models.language_model import LanguageModel
-from limbeck.models.save import unfinished, weights_hash
+from limbeck.models.save import atomic_folder, weights_hash
 
 __all__ = [
     "AdapterFacts",
@@ -134,7 +134,7 @@ def without_adapters(model: LanguageModel) -> LanguageModel:
         return model
     memo: dict[int, object] = {id(tensor): tensor for tensor in (*model.module.parameters(), *model.module.buffers())}
     module = copy.deepcopy(model.module, memo)
-    _take_off(module)
+    _remove_adapters(module)
     return replace(model, module=module)
 
 
@@ -147,7 +147,7 @@ def merge_adapters(model: LanguageModel) -> None:
     before_NH, _ = model.on_few_tokens()
     for layer in _adapted(model.module).values():
         layer.get_base_layer().weight = nn.Parameter(merged_weight(layer), requires_grad=False)
-    _take_off(model.module)
+    _remove_adapters(model.module)
     merged_NH, _ = model.on_few_tokens()
     gap = ((merged_NH - before_NH).abs().max() / before_NH.abs().max()).item()
     if not gap <= MERGE_TOLERANCE:
@@ -167,7 +167,7 @@ def save_adapters(model: LanguageModel, folder: Path) -> None:
     settings.inference_mode = True
     tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model.module).items()}
     about = {"format": "pt", BASE_HASH: weights_hash(without_adapters(model).module)}
-    with unfinished(folder) as beside:
+    with atomic_folder(folder) as beside:
         settings.save_pretrained(str(beside))
         save_file(tensors, beside / WEIGHTS, metadata=about)
 
@@ -195,7 +195,7 @@ def _tensors(module: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def _take_off(module: PreTrainedModel) -> None:
+def _remove_adapters(module: PreTrainedModel) -> None:
     """Put the plain layers back in the place of those with adapters."""
     for name, layer in _adapted(module).items():
         module.set_submodule(name, layer.get_base_layer())

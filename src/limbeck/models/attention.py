@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.cache_utils import Cache
 
-__all__ = ["NEVER_SEEN", "ContextCache", "ExplicitCache", "LayerKinds", "Unsuitable", "attention_mask", "kinds_of"]
+__all__ = ["NEVER_SEEN", "ContextCache", "ExplicitCache", "LayerKinds", "Unsuitable", "attention_mask", "layer_kinds"]
 
 # The position of a key that belongs to nobody.
 NEVER_SEEN = 1 << 40
@@ -30,7 +30,7 @@ class LayerKinds:
     window: int | None
 
 
-def kinds_of(config: PretrainedConfig) -> LayerKinds:
+def layer_kinds(config: PretrainedConfig) -> LayerKinds:
     """The layers of a model, from its configuration."""
     settings = config.get_text_config().to_dict()
     window = settings.get("sliding_window")

@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.cache_utils import Cache
 
 from limbeck.data.batch import TokenBatch
-from limbeck.models.attention import NEVER_SEEN, ContextCache, Unsuitable, attention_mask, kinds_of
+from limbeck.models.attention import NEVER_SEEN, ContextCache, Unsuitable, attention_mask, layer_kinds
 from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import Head
 
@@ -118,7 +118,7 @@ class LanguageModel:
 
         # within this pass what fills a row up comes after all that is asked of the row; for later passes it is nobody's
         mask = attention_mask(
-            batch.positions_BT, with_context(batch.positions_BT), self.dtype, kinds_of(self.module.config)
+            batch.positions_BT, with_context(batch.positions_BT), self.dtype, layer_kinds(self.module.config)
         )
         hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, mask, cache=cache)
         return hidden_BTH, cache, with_context(batch.positions_BT.masked_fill(batch.mask_BT == 0, NEVER_SEEN))

@@ -32,7 +32,6 @@ from transformers.utils import logging as transformers_logging
 
 from limbeck.compat import find_file, recomputable_layers, replace_forward
 from limbeck.errors import ModelError, Refusal
-from limbeck.models.arena import move_together
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.memory import (
     configuration_of,
@@ -41,8 +40,9 @@ from limbeck.models.memory import (
     tokenizer_of,
     verify_fingerprint,
 )
+from limbeck.models.packed import pack_parameters
 from limbeck.models.refs import ModelRef
-from limbeck.models.resolve import adapter_alone
+from limbeck.models.resolve import adapter_error
 from limbeck.objectives.fused import head_of
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "load_generation_config",
     "load_model",
     "load_tokenizer",
-    "positions_of",
+    "max_positions",
     "put_weights",
     "without_progress_bars",
 ]
@@ -94,7 +94,7 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
         if ref.fingerprint is not None:
             verify_fingerprint(ref, module, dtype)
         nn.Module.to(module, device)
-        move_together(module)
+        pack_parameters(module)
     for parameter in module.parameters():
         parameter.requires_grad_(trainable)
     output = module.get_output_embeddings()
@@ -109,8 +109,8 @@ def load_model(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: to
 def _read_weights(ref: ModelRef, dtype: torch.dtype) -> PreTrainedModel:
     source, options = _source(ref)
     if ref.kind == "hub" and find_adapter_config_file(source, revision=ref.revision) is not None:
-        raise adapter_alone(ref.text)
-    with _reading(ref, "weights"), without_progress_bars():
+        raise adapter_error(ref.text)
+    with _reading_errors(ref, "weights"), without_progress_bars():
         module, report = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
@@ -161,7 +161,7 @@ def without_progress_bars() -> Generator[None]:
 
 
 @contextmanager
-def _reading(ref: ModelRef, what: str) -> Generator[None]:
+def _reading_errors(ref: ModelRef, what: str) -> Generator[None]:
     """What a library says of files that it cannot use, as an error of the model."""
     try:
         yield
@@ -184,7 +184,7 @@ def load_config(ref: ModelRef) -> PretrainedConfig:
         _refuse_own_code(ref, config.to_dict())
         return config
     source, options = _source(ref)
-    with _reading(ref, "configuration"):
+    with _reading_errors(ref, "configuration"):
         if ref.kind in ("folder", "run"):  # before anything can import the Python files that these may point at
             for path in (Path(source, "config.json"), Path(source, "tokenizer_config.json")):
                 _refuse_own_code(ref, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})
@@ -208,7 +208,7 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     if ref.kind == "memory":
         return tokenizer_of(ref)
     source, options = _source(ref)
-    with _reading(ref, "tokenizer"):
+    with _reading_errors(ref, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
@@ -219,7 +219,7 @@ def load_generation_config(ref: ModelRef) -> GenerationConfig:
     if ref.kind == "memory":
         return generation_config_of(ref)
     source, options = _source(ref)
-    with _reading(ref, "generation config"):
+    with _reading_errors(ref, "generation config"):
         missing = ref.kind == "gguf" or find_file(source, GENERATION_CONFIG_NAME, **options) is None
         # Base models are often saved without the file: then, and only then, the model's config holds the stop ids.
         if missing:
@@ -252,7 +252,7 @@ def logit_transform(config: PretrainedConfig) -> dict[str, Any]:
     return {"scale": (factor or 1.0) / (divisor or 1.0), "softcap": settings.get("final_logit_softcapping")}
 
 
-def positions_of(config: PretrainedConfig) -> int | None:
+def max_positions(config: PretrainedConfig) -> int | None:
     """How many positions a model has, whatever its architecture calls them (GPT-2: n_positions); None if no limit."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 

@@ -21,10 +21,10 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from limbeck.compat import choose_attention
-from limbeck.models.arena import move_together
 from limbeck.models.fingerprint import weights_hash
 from limbeck.models.lent import lent
 from limbeck.models.messages import no_tokenizer, not_in_memory, other_weights, unfit_object
+from limbeck.models.packed import pack_parameters
 from limbeck.models.refs import ModelRef
 
 __all__ = [
@@ -215,7 +215,7 @@ def put_in_place(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: 
             if buffer.is_floating_point() and name not in part._non_persistent_buffers_set:
                 setattr(part, name, buffer.to(dtype))
     nn.Module.to(module, device)
-    move_together(module)
+    pack_parameters(module)
     return module.eval()
 
 

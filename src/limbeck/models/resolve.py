@@ -6,7 +6,7 @@ import difflib
 import re
 from pathlib import Path
 
-from limbeck.data.faults import nearest
+from limbeck.data.row_errors import nearest
 from limbeck.errors import ModelError
 from limbeck.models.memory import is_in_memory, parse_memory, read_from_origin
 from limbeck.models.messages import not_in_memory
@@ -14,7 +14,7 @@ from limbeck.models.refs import ModelRef
 from limbeck.names import check_name
 from limbeck.recipe.files import load_recipe
 
-__all__ = ["adapter_alone", "parse_ref"]
+__all__ = ["adapter_error", "parse_ref"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:@(?P<revision>\S+))?")
 _SCHEMED = re.compile(r"(?P<scheme>[a-z][a-z0-9]+):\s*(?P<rest>.*)", re.DOTALL)
@@ -123,7 +123,7 @@ def _parse_checkpoint(text: str, model: Path, step: str, workspace: Path) -> Mod
 
 def _parse_folder(text: str, path: Path) -> ModelRef:
     if (path / "adapter_config.json").is_file():
-        raise adapter_alone(text)
+        raise adapter_error(text)
     if (path / "config.json").is_file():
         return ModelRef(text, "folder", path, None)
     models = [path / "model"] if (path / "model" / "config.json").is_file() else sorted(path.glob("*.gguf"))
@@ -135,7 +135,7 @@ def _parse_folder(text: str, path: Path) -> ModelRef:
     )
 
 
-def adapter_alone(text: str) -> ModelError:
+def adapter_error(text: str) -> ModelError:
     """What to say of a model that is an adapter, whatever else lies beside it."""
     return ModelError(
         "model.adapter",

@@ -13,7 +13,7 @@ from limbeck.models.fingerprint import weights_hash
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import without_progress_bars
 
-__all__ = ["save_model", "save_tokenizer_and_generation_config", "unfinished", "weights_hash"]
+__all__ = ["atomic_folder", "save_model", "save_tokenizer_and_generation_config", "weights_hash"]
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
@@ -24,7 +24,7 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
     memory takes on what is written.
     """
     model.module.config.dtype = model.dtype
-    with unfinished(folder) as beside:
+    with atomic_folder(folder) as beside:
         save_tokenizer_and_generation_config(
             model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id
         )
@@ -46,7 +46,7 @@ def save_tokenizer_and_generation_config(
 
 
 @contextmanager
-def unfinished(folder: Path) -> Generator[Path]:
+def atomic_folder(folder: Path) -> Generator[Path]:
     """A folder beside, renamed when the block is done: a folder of that name is finished, and the latest one."""
     beside = folder.with_name(f".{folder.name}-unfinished")
     shutil.rmtree(beside, ignore_errors=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 import limbeck.rollouts.messages as messages
 from limbeck.compat import Renamed
 from limbeck.data.batch import collate
-from limbeck.models.attention import Unsuitable, kinds_of
+from limbeck.models.attention import Unsuitable, layer_kinds
 from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
@@ -131,7 +131,7 @@ def _shares(
 
 def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...]]:
     """Prompts of different lengths; one exceeds the sliding window if the run's longest sequence does."""
-    window = kinds_of(model.module.config).window
+    window = layer_kinds(model.module.config).window
     longest = max(max_length - NUM_NEW_TOKENS, 1)
     lengths = [3, 17, 1, 40, 9]
     if window is not None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limbeck.models.attention import ExplicitCache, attention_mask, kinds_of
+from limbeck.models.attention import ExplicitCache, attention_mask, layer_kinds
 from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.request import GeneratedToken, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
@@ -59,7 +59,7 @@ class SlotDecoder:
     def __init__(self, model: LanguageModel) -> None:
         model.require_positions()
         self._model = model
-        self._layers = kinds_of(model.module.config)
+        self._layers = layer_kinds(model.module.config)
         self._cache = _SlotCache(0, 0)
 
     def prepare(self, num_rows: int, max_length: int) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from limbeck.data.batch import TokenBatch, collate
 from limbeck.data.prompt import Prompt
-from limbeck.models.arena import move_together
 from limbeck.models.language_model import LanguageModel
+from limbeck.models.packed import pack_parameters
 from limbeck.objectives.divergence import divergence
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import prompt_requests
@@ -56,7 +56,7 @@ def load_teacher_bf16_if_close(
     student_NV = student.head.logits(student.completion_hidden(batch))
     to_learn_nats = divergence(student_NV, exact_NV, 0.0).mean().item()
     torch.nn.Module.to(teacher.module, torch.bfloat16)
-    move_together(teacher.module)
+    pack_parameters(teacher.module)
     rounded_NV = teacher.head.logits(teacher.completion_hidden(batch))
     rounding_nats = divergence(rounded_NV, exact_NV, 0.0).mean().item()
     measured = {"model": teacher.name, "rounding_nats": rounding_nats, "student_nats": to_learn_nats}

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from limbeck.data.dialogue import Dialogue
-from limbeck.data.prompt import Message, Prompt, Row
+from limbeck.data.prompt import Message, Prompt, PromptRow
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
@@ -83,7 +83,9 @@ class LocalGenerator:
     max_tokens: int
 
     def generate(self, requests: Sequence[TeacherRequest]) -> list[TeacherAnswer]:
-        rows = [Row(request.messages, None, f"request {place}") for place, request in enumerate(requests, start=1)]
+        rows = [
+            PromptRow(request.messages, None, f"request {place}") for place, request in enumerate(requests, start=1)
+        ]
         model = self.engine.model
         prompts = self.dialogue.render(rows, max_prompt_tokens=self.dialogue.num_positions - self.max_tokens).prompts
         pairs = zip(prompts, requests, strict=True)
@@ -138,7 +140,7 @@ def _written(found: hosted.ParsedReply | hosted.ChatFailure) -> TeacherAnswer:
 
 
 def generate_answers(
-    generator: AnswerGenerator, prompts: Sequence[Prompt], examples: Sequence[Row], *, num_answers: int, seed: int
+    generator: AnswerGenerator, prompts: Sequence[Prompt], examples: Sequence[PromptRow], *, num_answers: int, seed: int
 ) -> list[dict[str, Any]]:
     """`num_answers` answers per prompt as rows to store, each with its label, None if it is usable for training.
 
@@ -173,7 +175,7 @@ def generate_answers(
     return rows
 
 
-def with_examples(messages: tuple[Message, ...], examples: Sequence[Row]) -> tuple[Message, ...]:
+def with_examples(messages: tuple[Message, ...], examples: Sequence[PromptRow]) -> tuple[Message, ...]:
     """The messages of a request: the conversation, with the examples as turns after its system turn."""
     num_system = int(messages[0].role == "system")
     shown = [turn for row in examples for turn in (*row.messages, Message("assistant", row.reference or ""))]
@@ -190,10 +192,10 @@ def _label(answer: TeacherAnswer, repeated: bool) -> str | None:
     return "duplicate" if repeated else None
 
 
-def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(stored: Sequence[Mapping[str, Any]]) -> list[PromptRow]:
     """Stored answers as rows with a reference, as if read from a file."""
-    found: list[Row] = []
+    found: list[PromptRow] = []
     for row in stored:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"])
-        found.append(Row(messages, row["answer"], row["source"]))
+        found.append(PromptRow(messages, row["answer"], row["source"]))
     return found

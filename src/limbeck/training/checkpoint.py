@@ -27,7 +27,7 @@ from torch import Tensor
 
 import limbeck.training.messages as messages
 from limbeck.models.load import put_weights
-from limbeck.models.save import unfinished
+from limbeck.models.save import atomic_folder
 from limbeck.training.state import TrainState
 
 __all__ = [
@@ -75,7 +75,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
     for left in folder.glob(".step-*"):
         shutil.rmtree(left)
     target = _place(folder, state.step)
-    with unfinished(target) as beside:
+    with atomic_folder(target) as beside:
         beside.mkdir(parents=True)
         for name, tensors in contents.items():
             # through numpy: safetensors.torch refuses tensors that share memory, as weights of an arena do

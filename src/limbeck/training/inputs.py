@@ -18,7 +18,7 @@ from typing import Any
 from limbeck.models.load import without_progress_bars
 from limbeck.models.memory import held, held_model, holds_rows, is_in_memory
 from limbeck.models.refs import ModelRef
-from limbeck.models.save import unfinished
+from limbeck.models.save import atomic_folder
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.lines import write_bytes, write_failed
 from limbeck.runs.store import Run
@@ -79,7 +79,7 @@ def _write_student(ref: ModelRef, path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-        with unfinished(path) as beside, without_progress_bars():
+        with atomic_folder(path) as beside, without_progress_bars():
             known.module.save_pretrained(beside)
             known.tokenizer.save_pretrained(beside)
     except OSError as error:

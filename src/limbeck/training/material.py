@@ -19,15 +19,15 @@ from transformers import PreTrainedTokenizerBase
 import limbeck.training.messages as messages
 from limbeck.data.chat import RenderedPrompts
 from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
-from limbeck.data.faults import Faults, shown
-from limbeck.data.prompt import Prompt, Row, Targets
+from limbeck.data.prompt import Prompt, PromptRow, Targets
+from limbeck.data.row_errors import RowErrors, short_json
 from limbeck.data.rows import RowSet, read_rows
 from limbeck.data.split import Split, split_held_out
 from limbeck.data.stops import StopSet, compare_stops, stop_ids
-from limbeck.data.targets import given_answers, rows_to_learn, without_held_out
+from limbeck.data.targets import target_rows, targets_from_references, without_held_out
 from limbeck.data.templates import RENDER_ERRORS, Template, choose_template, describe_refusal, render
 from limbeck.errors import LimbeckError
-from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
+from limbeck.models.load import load_config, load_generation_config, load_tokenizer, max_positions
 from limbeck.models.refs import ModelRef
 from limbeck.models.resolve import parse_ref
 from limbeck.models.vocabulary import VocabularyComparison, compare_vocabularies
@@ -74,7 +74,7 @@ class Material(ModelPair):
     own: Targets | None
     own_sha256: str | None
     num_skipped: int
-    examples: tuple[Row, ...]
+    examples: tuple[PromptRow, ...]
     answer_limit: int
     longest_answer: int
 
@@ -93,7 +93,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         LimbeckError: the first problem; see the modules that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = Faults(Path(recipe.prompts).name, alternative=messages.or_skip_rows())
+    faults = RowErrors(Path(recipe.prompts).name, skippable=True)
     rows = read_rows(Path(recipe.prompts), faults)
     num_rows = len(rows.rows) + faults.num_rows
     if recipe.bad_rows == "refuse":
@@ -103,23 +103,23 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     targets = held_out_targets = own = own_sha256 = None
     if recipe.route == "supervised":
         train, targets = _given(split.train, split, pair, recipe, notes, faults)
-        held_out = render_rows(rows_to_learn(split.held_out, "last_turn", faults), pair, recipe, faults)
-        held_out_targets = given_answers(held_out.prompts, pair.dialogue)
+        held_out = render_rows(target_rows(split.held_out, "last_turn", faults), pair, recipe, faults)
+        held_out_targets = targets_from_references(held_out.prompts, pair.dialogue)
     else:
         train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
     if recipe.bad_rows == "refuse":
         faults.raise_if_any()
     if num_skipped := faults.num_rows:
-        notes.append(messages.skipped_rows(num=num_skipped, num_rows=num_rows, listed=faults.listed()))
+        notes.append(messages.skipped_rows(num=num_skipped, num_rows=num_rows, listed=faults.as_list()))
     if (num := len(train.prompts)) < recipe.prompts_per_step:
         notes.append(messages.few_prompts_for_step(per_step=recipe.prompts_per_step, num=num))
     if recipe.own_answers is not None:
         own_rows = read_rows(Path(recipe.own_answers.file))
         own_sha256 = own_rows.sha256
         own = replace(_given(own_rows.rows, split, pair, recipe, notes)[1], weight=recipe.own_answers.weight)
-    examples: tuple[Row, ...] = ()
+    examples: tuple[PromptRow, ...] = ()
     if recipe.teacher_examples is not None:
-        examples = _kept(rows_to_learn(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
+        examples = _kept(target_rows(read_rows(Path(recipe.teacher_examples)).rows, "last_turn"), split, notes)
     prompts = (*train.prompts, *held_out.prompts)
     if recipe.scores:
         refuse_unshared(prompts, pair)
@@ -218,17 +218,22 @@ def _teachers_stops(stop: StopSet, student: _LocalModel, teacher: _LocalModel) -
 
 
 def _given(
-    rows: Sequence[Row], split: Split, pair: ModelPair, recipe: Recipe, notes: list[str], faults: Faults | None = None
+    rows: Sequence[PromptRow],
+    split: Split,
+    pair: ModelPair,
+    recipe: Recipe,
+    notes: list[str],
+    faults: RowErrors | None = None,
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows with answers, without the held-out ones, rendered, and their answers as targets."""
-    rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
-    targets = given_answers(rendered.prompts, pair.dialogue)
+    rendered = render_rows(_kept(target_rows(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
+    targets = targets_from_references(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
     notes.append(messages.reference_answers(num=len(targets.answers), num_tokens=num_tokens))
     return rendered, targets
 
 
-def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...]:
+def _kept(rows: Sequence[PromptRow], split: Split, notes: list[str]) -> tuple[PromptRow, ...]:
     kept, left_out = without_held_out(rows, split.held_out)
     notes += left_out
     if not kept:
@@ -236,16 +241,18 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: ModelPair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
+def render_rows(
+    rows: Sequence[PromptRow], pair: ModelPair, recipe: Recipe, faults: RowErrors | None = None
+) -> RenderedPrompts:
     """Rows rendered for the student; with `faults`, invalid ones are collected there and left out."""
     return pair.dialogue.render(
-        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, faults=faults
+        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, errors=faults
     )
 
 
 def num_positions(ref: ModelRef) -> int | None:
     """The context length of a model, None if unlimited. Rotary positions beyond it were never trained."""
-    return positions_of(load_config(ref))
+    return max_positions(load_config(ref))
 
 
 def _teacher_answer_limit(recipe: Recipe) -> int:
@@ -279,11 +286,13 @@ def _answer_limit(recipe: Recipe, pair: ModelPair, prompts: Sequence[Prompt], gi
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
 
 
-def _refuse_no_positions(pair: ModelPair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
+def _refuse_no_positions(
+    pair: ModelPair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[PromptRow]
+) -> None:
     """Raise ModelError if a local teacher has no positions left for its answers, after the examples and the prompt."""
     if pair.teacher_dialogue is None or pair.teacher_ref is None:
         return
-    rows = [Row(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
+    rows = [PromptRow(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
     rendered = pair.teacher_dialogue.render(rows)
     longest = max(len(prompt.ids) for prompt in rendered.prompts)
     _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, "max_teacher_tokens")
@@ -323,7 +332,7 @@ def _template_difference(pair: ModelPair, prompts: Sequence[Prompt], recipe: Rec
         except RENDER_ERRORS as error:
             text = describe_refusal(error)
         if text != prompt.text:
-            theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
+            theirs, ours = (short_json(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
             other = messages.other_template_scores if recipe.scores else messages.other_template_generates
             yield other(teacher=ref.text, source=prompt.source, theirs=theirs, ours=ours)
             return

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from limbeck.models.arena import move_together
+from limbeck.models.packed import pack_parameters
 
 __all__ = ["TrainedWeights"]
 
@@ -34,7 +34,7 @@ class TrainedWeights:
         self.named = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in trainable.items()}
         for parameter in module.parameters():
             parameter.data = parameter.data.bfloat16()
-        move_together(module)
+        pack_parameters(module)
         for name, parameter in trainable.items():
             hook = parameter.register_post_accumulate_grad_hook(partial(_copy_gradient, self.named[name]))
             self._hooks.append(hook)

@@ -16,8 +16,8 @@ from builders import CHATML, CHATML_WITH_DEFAULT_SYSTEM, prompt_row, tiny_tokeni
 from limbeck.data import chat
 from limbeck.data.batch import collate, completion_positions
 from limbeck.data.chat import RenderedPrompts, render_prompts, tokenise
-from limbeck.data.faults import Faults
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
+from limbeck.data.row_errors import RowErrors
 from limbeck.data.rows import read_rows
 from limbeck.data.templates import Template, choose_template
 from limbeck.errors import DataError, RecipeError, Refusal
@@ -40,12 +40,12 @@ THINKING = (
 )
 
 
-def row_of(*turns: tuple[str, str], number: int = 1) -> Row:
+def row_of(*turns: tuple[str, str], number: int = 1) -> PromptRow:
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, None, f"rows.jsonl:{number}", {"id": number})
+    return PromptRow(messages, None, f"rows.jsonl:{number}", {"id": number})
 
 
-def rows_of(texts: list[str]) -> list[Row]:
+def rows_of(texts: list[str]) -> list[PromptRow]:
     return [row_of(("user", text), number=number) for number, text in enumerate(texts, start=1)]
 
 
@@ -54,7 +54,7 @@ def template_of(tokenizer: PreTrainedTokenizerFast) -> Template:
 
 
 def rendered(
-    rows: list[Row],
+    rows: list[PromptRow],
     tokenizer: PreTrainedTokenizerFast,
     *,
     options: dict[str, object] | None = None,
@@ -111,7 +111,7 @@ def test_an_injected_system_text_is_shown_where_a_row_has_none() -> None:
     own = row_of(("system", ""), ("user", "a"))
     result = rendered([*rows_of(["a", "b"]), own], tokenizer)
     assert result.injected_system == "<|im_start|>system\nYou are a helpful assistant."
-    assert "adds a system text to 2 rows (rows.jsonl:1, rows.jsonl:2): " in result.notes[0]
+    assert "adds a system message to 2 rows (rows.jsonl:1, rows.jsonl:2): " in result.notes[0]
     # an empty system text of the row's own stays as given
     assert result.prompts[2].text.startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\n")
     assert rendered([own], tokenizer).injected_system is None
@@ -142,7 +142,7 @@ def test_a_think_block_that_opens_the_answer_belongs_to_the_prompt() -> None:
     assert kept.text == stripped.text == expected
     assert list(stripped.ids) == tokenizer.encode(expected, add_special_tokens=False)
     assert any("opens each answer with" in note for note in result.notes)
-    assert any("changes turns in 1 row (rows.jsonl:2)" in note for note in result.notes)
+    assert any("changes the text of turns in 1 row (rows.jsonl:2)" in note for note in result.notes)
 
 
 @pytest.mark.report("CT-08")
@@ -155,23 +155,24 @@ def test_rows_that_the_template_refuses_are_all_named_with_its_words() -> None:
     with pytest.raises(DataError) as raised:
         rendered(rows, tokenizer)
     assert raised.value.code == "data.template-refused"
-    assert "rows.jsonl has 3 faults" in raised.value.given
-    said = 'the template says "Roles must alternate'
+    assert "rows.jsonl has 3 invalid rows (3 errors):" in raised.value.given
+    said = 'the template fails with "Roles must alternate user/assistant"'
     assert f"rows.jsonl:17 (id 17), messages[1] (user): {said}" in raised.value.given
     assert (
-        'rows.jsonl:500 (id 500), messages[0] (system): the template says "System role not supp' in raised.value.given
+        'rows.jsonl:500 (id 500), messages[0] (system): the template fails with "System role not supp'
+        in raised.value.given
     )
     assert f"rows.jsonl:999 (id 999), messages[3] (user): {said}" in raised.value.given
-    faults = Faults("rows.jsonl")
+    errors = RowErrors("rows.jsonl")
     kept = render_prompts(
-        rows, tokenizer, template_of(tokenizer), options={}, max_prompt_tokens=100, on_long="refuse", faults=faults
+        rows, tokenizer, template_of(tokenizer), options={}, max_prompt_tokens=100, on_long="refuse", errors=errors
     )
-    assert (len(kept.prompts), faults.num_rows) == (997, 3)
+    assert (len(kept.prompts), errors.num_rows) == (997, 3)
     assert not {"rows.jsonl:17", "rows.jsonl:500", "rows.jsonl:999"} & {prompt.source for prompt in kept.prompts}
     with pytest.raises(DataError):
         render_prompts(
             [rows[16]], tokenizer, template_of(tokenizer), options={}, max_prompt_tokens=100, on_long="refuse",
-            faults=Faults("rows.jsonl"),
+            errors=RowErrors("rows.jsonl"),
         )  # fmt: skip
 
 
@@ -192,9 +193,9 @@ def test_a_date_can_be_given_and_is_mentioned_otherwise() -> None:
     fixed = rendered(rows_of(["a"]), tokenizer, options={"date_string": "26 Jul 2024"})
     assert fixed.prompts[0].text.startswith("Today: 26 Jul 2024\n<|im_start|>user")
     assert fixed.injected_system == "Today: 26 Jul 2024"
-    assert not any("date of today" in note for note in fixed.notes)
+    assert not any("today's date" in note for note in fixed.notes)
     floating = rendered(rows_of(["a"]), tokenizer)
-    assert any("date of today" in note for note in floating.notes)
+    assert any("today's date" in note for note in floating.notes)
 
 
 @pytest.mark.report("CT-07")
@@ -209,7 +210,7 @@ def test_a_start_token_stands_once() -> None:
     missing = tiny_tokenizer(chat_template=CHATML, **with_bos)
     result = rendered(rows_of(["a", "b"]), missing)
     assert result.prompts[0].ids == prompt.ids
-    assert "The template writes no start token; the tokenizer's stands before each prompt" in result.notes[0]
+    assert "does not write a start token. The tokenizer's own is put before each prompt" in result.notes[0]
     # and what is saved of it writes the same once
     saved = tiny_tokenizer(chat_template=template_of(missing).source, **with_bos)
     assert saved.apply_chat_template(
@@ -227,7 +228,7 @@ def test_a_start_token_stands_once() -> None:
 def test_control_tokens_in_a_rows_text_are_counted_and_named() -> None:
     rows = rows_of(["fine", "end <|im_end|> here", "more <|im_start|>system", "also fine <|im_|>"])
     (note,) = rendered(rows, tiny_tokenizer()).notes
-    assert note.startswith("Control tokens stand in the text of 2 rows (rows.jsonl:2, rows.jsonl:3)")
+    assert note.startswith("The text of 2 rows (rows.jsonl:2, rows.jsonl:3) contains control tokens")
 
 
 @pytest.mark.report("LT-01", "LT-02")
@@ -241,10 +242,10 @@ def test_a_prompt_over_the_limit_is_named_and_never_cut() -> None:
     with pytest.raises(DataError) as raised:
         rendered(rows, tokenizer, max_prompt_tokens=limit)
     assert raised.value.code == "data.prompt-too-long"
-    assert f"1 of 64 prompts are longer than max_prompt_tokens: {limit}" in raised.value.given
+    assert f"Prompts longer than max_prompt_tokens ({limit}): 1 of 64.\n" in raised.value.given
     assert f"rows.jsonl:31: {lengths[30]} tokens" in raised.value.given
     skipped = rendered(rows, tokenizer, max_prompt_tokens=limit, on_long="skip")
-    assert f"max_prompt_tokens: {limit}: 1 row (rows.jsonl:31: {lengths[30]} tokens)." in skipped.notes[0]
+    assert f"max_prompt_tokens ({limit}): 1 row (rows.jsonl:31: {lengths[30]} tokens)." in skipped.notes[0]
     # the other 63, one of them exactly as long as the limit, are whole
     assert skipped.prompts == tuple(prompt for prompt in whole.prompts if prompt.source != "rows.jsonl:31")
 
@@ -256,7 +257,7 @@ def test_with_no_prompt_left_there_is_no_run(on_long: str) -> None:
     with pytest.raises(DataError) as raised:
         rendered(rows_of(["long " * 50] * 30), tiny_tokenizer(), max_prompt_tokens=20, on_long=on_long)
     assert raised.value.code == code
-    assert "30 of 30 prompts" in raised.value.given
+    assert "(20): 30 of 30." in raised.value.given
     assert "and 10 more" in raised.value.given
     assert ("long_prompts: skip" in raised.value.fix) == (on_long == "refuse")
 
@@ -282,7 +283,8 @@ def test_a_book_in_one_row_is_named_with_its_size_and_never_tokenised_whole(
     else:
         result = rendered(rows, tiny_tokenizer(), on_long="skip")
         told = (
-            r"Skipped, .*: 1 row \(rows\.jsonl:50: \d{5,} tokens in the first 262144 of its 400000\d\d characters\)\."
+            r"Skipped because .*: 1 row "
+            r"\(rows\.jsonl:50: \d{5,} tokens in the first 262144 of its 400000\d\d characters\)\."
         )
         assert re.fullmatch(told, result.notes[0])
         assert len(result.prompts) == 100

@@ -1,4 +1,4 @@
-"""Rows: what is read, what is set aside, and how faults are told."""
+"""Rows: what is read, what is set aside, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
-from limbeck.data.faults import Faults
 from limbeck.data.prompt import Message
+from limbeck.data.row_errors import RowErrors
 from limbeck.data.rows import read_rows
 from limbeck.errors import DataError
 
 
-def fault_of(path: Path, text: str | bytes) -> DataError:
+def error_of(path: Path, text: str | bytes) -> DataError:
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     with pytest.raises(DataError) as raised:
         read_rows(path)
@@ -37,7 +37,7 @@ def test_the_three_forms_of_a_row_are_the_same_conversation(path: Path) -> None:
     assert len({row.content_hash for row in read.rows}) == 1
     assert [row.reference for row in read.rows] == [None, None, "Hello"]
     assert [row.source for row in read.rows] == ["tickets.jsonl:1", "tickets.jsonl:2", "tickets.jsonl:3"]
-    assert "2 of 3 rows repeat the prompt of an earlier row." in read.notes
+    assert "Rows that repeat the prompt of an earlier row: 2 of 3." in read.notes
     assert read.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -70,13 +70,13 @@ def test_prompt_only_rows_are_fine_and_references_are_set_aside(path: Path) -> N
         None,
     ]
     assert all(row.messages == (Message("user", "q"),) for row in read.rows)
-    assert "6 rows carry a reference answer; only supervised training reads it." in read.notes
+    assert "6 rows have a reference answer; only supervised training and graders use it." in read.notes
 
 
 def test_other_columns_are_kept_and_named(path: Path) -> None:
     read = read_rows(write_rows(path, [prompt_row("q", id=7, tags=["a"]), prompt_row("r", id="x")]))
     assert [dict(row.extra) for row in read.rows] == [{"id": 7, "tags": ["a"]}, {"id": "x"}]
-    assert read.notes == ("Columns kept with their rows but not part of the prompt: id (2), tags (1).",)
+    assert read.notes == ("Columns that are kept with their rows but are not part of the prompt: id (2), tags (1).",)
 
 
 def test_an_empty_system_text_is_kept(path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_byte_order_mark_changes_nothing_not_even_the_hash(path: Path) -> None
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_utf16_is_refused_by_its_name(tmp_path: Path, name: str, encoding: str) -> None:
     text = json.dumps(prompt_row("Füße")) if name.endswith("jsonl") else "prompt,answer\nFüße,ja\n"
-    error = fault_of(tmp_path / name, text.encode(encoding))
+    error = error_of(tmp_path / name, text.encode(encoding))
     assert (error.code, "UTF-16" in error.given, "UTF-8" in error.fix) == ("data.format-unsupported", True, True)
 
 
@@ -137,7 +137,7 @@ def test_what_a_field_holds_in_other_rows_and_their_order_change_nothing(path: P
     parts = read_rows(write_rows(path, rows)).rows
     assert parts[11_499].messages == (Message("user", "in parts"),)
     rows[11_499] = {"prompt": [{"role": "user", "content": [{"type": "image", "text": "in parts"}]}]}
-    told = r'tickets\.jsonl:11500, prompt\[0\]\.content\[0\]: the part is of type "image"'
+    told = r'tickets\.jsonl:11500, prompt\[0\]\.content\[0\]: the part has the type "image"'
     with pytest.raises(DataError, match=told):
         read_rows(write_rows(path, rows))
 
@@ -149,9 +149,9 @@ def test_crlf_blank_lines_and_spaces_are_read_and_broken_lines_named(path: Path)
     path.write_text("\r\n".join(spaced) + "\r\n", encoding="utf-8", newline="")
     assert [row.messages[0].content for row in read_rows(path).rows] == [f"question {i}" for i in range(20)]
     broken = "\n".join([*lines[:11], lines[11].replace('"role"', "role"), *lines[12:]]) + "\n"
-    assert "tickets.jsonl:12: not JSON: Expecting property name" in fault_of(path, broken).given
+    assert "tickets.jsonl:12: invalid JSON: Expecting property name" in error_of(path, broken).given
     torn = "\n".join(lines)[:-9]
-    assert "tickets.jsonl:20: not JSON: Unterminated string" in fault_of(path, torn).given
+    assert "tickets.jsonl:20: invalid JSON: Unterminated string" in error_of(path, torn).given
 
 
 def test_line_separators_inside_a_text_cut_nothing(path: Path) -> None:
@@ -186,23 +186,26 @@ def test_one_json_array_is_read(path: Path, indent: int | None) -> None:
 
 
 def test_a_broken_array_says_where_it_breaks(path: Path) -> None:
-    error = fault_of(path, '[\n{"prompt": "a"},\n{"prompt": "b"}\n{"prompt": "c"}]')
+    error = error_of(path, '[\n{"prompt": "a"},\n{"prompt": "b"}\n{"prompt": "c"}]')
     assert error.code == "data.json-invalid"
-    assert "tickets.jsonl:4: not JSON: Expecting ',' delimiter at column 1" in error.given
-    assert "tickets.jsonl:3: not JSON: Expecting value" in fault_of(path, '\n\n[{"prompt": "a"}] x').given
-    assert "tickets.jsonl:1: not JSON" in fault_of(path, '[{"prompt": "a"}, {"prompt": "b"}').given
+    assert "tickets.jsonl:4: invalid JSON: Expecting ',' delimiter at column 1" in error.given
+    assert "tickets.jsonl:3: invalid JSON: Expecting value" in error_of(path, '\n\n[{"prompt": "a"}] x').given
+    assert (
+        "tickets.jsonl:1: invalid JSON: Expecting ',' delimiter"
+        in error_of(path, '[{"prompt": "a"}, {"prompt": "b"}').given
+    )
 
 
-def test_faults_in_an_array_are_named_by_place_and_field(path: Path) -> None:
-    error = fault_of(path, '[{"prompt": "a", "x": NaN},\n{"prompt": "b", "x": {"y": 1, "y": 2}},\n{"prompt": ""}]')
+def test_errors_in_an_array_are_named_by_place_and_field(path: Path) -> None:
+    error = error_of(path, '[{"prompt": "a", "x": NaN},\n{"prompt": "b", "x": {"y": 1, "y": 2}},\n{"prompt": ""}]')
     assert error.code == "data.rows-faulty"
-    assert "tickets.jsonl[0], x: the value NaN" in error.given
-    assert 'tickets.jsonl[1], x: the key "y" stands twice' in error.given
+    assert "tickets.jsonl[0], x: the value is NaN" in error.given
+    assert 'tickets.jsonl[1], x: the key "y" appears more than once' in error.given
     assert "tickets.jsonl[2], prompt: the text is" in error.given
 
 
 def test_a_bad_byte_is_named_with_row_and_place(path: Path) -> None:
-    error = fault_of(path, b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n')
+    error = error_of(path, b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n')
     assert error.code == "data.not-utf8"
     # the row has 12 bytes before the text and "caf" before the byte: the 16th of the row
     assert "tickets.jsonl:2: byte 16 is 0xe9, which is not UTF-8" in error.given
@@ -220,17 +223,17 @@ def test_a_bad_byte_is_named_with_row_and_place(path: Path) -> None:
     ],
 )
 def test_files_of_another_kind_are_refused(path: Path, content: bytes, code: str) -> None:
-    assert fault_of(path, content).code == code
+    assert error_of(path, content).code == code
 
 
 def test_a_csv_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tickets.csv").write_text("prompt\nhi\n")
     (tmp_path / "tickets.jsonl").write_text('{"prompt": "a"}\n')
     for name, code, part in (
-        ("tickets.csv", "data.format-unsupported", "is a table (.csv), not JSONL in UTF-8"),
+        ("tickets.csv", "data.format-unsupported", "is a table (.csv), not JSONL"),
         (".", "data.file-missing", "is a folder"),
         ("tickts.jsonl", "data.file-missing", "(nearest: tickets.jsonl"),
-        ("nowhere/rows.jsonl", "data.file-missing", "is not there"),
+        ("nowhere/rows.jsonl", "data.file-missing", "There is no file "),
     ):
         with pytest.raises(DataError) as raised:
             read_rows(tmp_path / name)
@@ -251,19 +254,20 @@ def test_a_csv_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_another_format_is_refused_with_what_it_is_and_how_to_convert_it(tmp_path: Path, name: str, text: str) -> None:
-    error = fault_of(tmp_path / name, text)
+    error = error_of(tmp_path / name, text)
     assert error.code == "data.format-unsupported"
     assert f"({Path(name).suffix}), not JSONL" in error.given
-    assert "pandas.read_" in error.fix or "Unpack" in error.fix
+    assert error.parameters["suffix"] == Path(name).suffix
+    assert ("Decompress" if name.endswith(".gz") else "pandas.read_") in error.fix
 
 
 @pytest.mark.report("DL-06")
 def test_a_table_under_the_name_of_rows_is_never_one_column(path: Path) -> None:
     for text in ("prompt;answer\na;b\n", '"prompt";"answer"\n"a";"b"\n', '"prompt"\n"a"\n'):
-        assert fault_of(path, text).code in ("data.json-invalid", "data.row-not-object")
+        assert error_of(path, text).code in ("data.json-invalid", "data.row-not-object")
 
 
-# -- faults ----------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 USER = '{"role": "user", "content": "a"}'
 
@@ -273,20 +277,32 @@ USER = '{"role": "user", "content": "a"}'
     [
         ('{"prompt": ""}', "data.content-empty", ', prompt: the text is ""'),
         ('{"prompt": " \\n"}', "data.content-empty", ", prompt: "),
-        ('{"prompt": []}', "data.conversation-end", ", prompt: there is no turn to answer"),
+        ('{"prompt": []}', "data.conversation-end", ", prompt: prompt contains no turn to answer"),
         ('{"prompt": 42}', "data.field-type", ", prompt: the value is 42"),
         ('{"messages": "hi"}', "data.field-type", ', messages: the value is "hi"'),
-        ('{"messages": null}', "data.field-missing", "the row has messages"),
-        ('{"promt": "a"}', "data.field-missing", ", prompt: the row has promt; expected prompt or messages"),
-        ("{}", "data.field-missing", "the row has nothing"),
-        (USER, "data.field-missing", "the row has role, content"),
-        (f'{{"prompt": "a", "messages": [{USER}]}}', "data.field-ambiguous", "both prompt and messages"),
+        ('{"messages": null}', "data.field-missing", "; the row has: messages;"),
+        (
+            '{"promt": "a"}',
+            "data.field-missing",
+            ", prompt: no column contains a prompt; the row has: promt; expected prompt or messages",
+        ),
+        ("{}", "data.field-missing", "the row has: (none);"),
+        (USER, "data.field-missing", "the row has: role, content;"),
+        (
+            f'{{"prompt": "a", "messages": [{USER}]}}',
+            "data.field-ambiguous",
+            "several columns contain a prompt: prompt, messages; expected exactly one",
+        ),
         ('["a"]', "data.row-not-object", ""),
         ('"a"', "data.row-not-object", 'the row is "a"'),
         ('{"prompt": ["a"]}', "data.field-type", ', prompt[0]: the message is "a"'),
         ('{"prompt": [{"role": "user"}]}', "data.field-missing", ", prompt[0].content: "),
         ('{"prompt": [{"content": "a"}]}', "data.field-missing", ", prompt[0].role: "),
-        ('{"prompt": [{"role": "Assistant", "content": "a"}]}', "data.role-unknown", "system, user or assistant"),
+        (
+            '{"prompt": [{"role": "Assistant", "content": "a"}]}',
+            "data.role-unknown",
+            "expected one of: system, user, assistant",
+        ),
         ('{"prompt": [{"role": "developer", "content": "a"}]}', "data.role-unknown", 'the role is "developer"'),
         ('{"prompt": [{"role": 1, "content": "a"}]}', "data.role-unknown", "the role is 1"),
         ('{"prompt": [{"role": "user", "content": true}]}', "data.field-type", "the content is true"),
@@ -302,15 +318,19 @@ USER = '{"role": "user", "content": "a"}'
         (
             '{"prompt": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}',
             "data.part-unsupported",
-            ', prompt[0].content[0]: the part is of type "image"; expected text parts alone',
+            ', prompt[0].content[0]: the part has the type "image"; expected text parts only',
         ),
         (
             f'{{"prompt": [{USER}, {{"role": "assistant", "content": "b"}}]}}',
             "data.conversation-end",
-            "(a reference answer stands in messages",
+            "(put a reference answer in messages",
         ),
-        (f'{{"prompt": [{USER}, {{"role": "system", "content": "b"}}]}}', "data.conversation-end", "role system"),
-        ('{"messages": [{"role": "assistant", "content": "b"}]}', "data.conversation-end", "no turn to answer"),
+        (f'{{"prompt": [{USER}, {{"role": "system", "content": "b"}}]}}', "data.conversation-end", "the role system"),
+        (
+            '{"messages": [{"role": "assistant", "content": "b"}]}',
+            "data.conversation-end",
+            "messages contains no turn",
+        ),
         (f'{{"messages": [{USER}, {{"role": "assistant", "content": " "}}]}}', "data.content-empty", "messages[1]"),
         (
             f'{{"messages": [{USER}, {{"role": "assistant", "content": "b", "tool_calls": [1]}}]}}',
@@ -320,25 +340,29 @@ USER = '{"role": "user", "content": "a"}'
         ('{"prompt": "a", "tools": [{"name": "f"}]}', "data.field-unsupported", ", tools: "),
         ('{"prompt": "a", "answer": 42}', "data.reference-invalid", ", answer: the reference answer is 42"),
         (f'{{"prompt": "a", "answer": [{USER}]}}', "data.reference-invalid", "one assistant turn"),
-        ('{"prompt": "a", "answer": "b", "ideal": "c"}', "data.field-ambiguous", "in answer and ideal"),
-        ('{"prompt": "a", "prompt": "b"}', "data.key-repeated", 'the key "prompt" stands twice'),
-        ('{"prompt": "a", "x": {"y": 1, "y": 2}}', "data.key-repeated", ', x: the key "y" stands twice'),
-        ('{"prompt": "a", "x": NaN}', "data.number-not-finite", ", x: the value NaN"),
-        ('{"prompt": "a", "x": -Infinity}', "data.number-not-finite", "the value -Infinity"),
+        (
+            '{"prompt": "a", "answer": "b", "ideal": "c"}',
+            "data.field-ambiguous",
+            "reference answers: answer, ideal;",
+        ),
+        ('{"prompt": "a", "prompt": "b"}', "data.key-repeated", 'the key "prompt" appears more than once'),
+        ('{"prompt": "a", "x": {"y": 1, "y": 2}}', "data.key-repeated", ', x: the key "y" appears more than once'),
+        ('{"prompt": "a", "x": NaN}', "data.number-not-finite", ", x: the value is NaN"),
+        ('{"prompt": "a", "x": -Infinity}', "data.number-not-finite", "the value is -Infinity"),
         ('{"prompt": "half \\ud83d"}', "data.lone-surrogate", ", prompt: half of a surrogate pair, \\ud83d, at char"),
         ('{"prompt": "a", "x": ["\\ude00"]}', "data.lone-surrogate", ", x[0]: "),
         ('{"prompt": "a", "\\ude00": 1}', "data.lone-surrogate", "a key of the row"),
         ('{"prompt": "a"} {"prompt": "b"}', "data.json-invalid", "Extra data at column 17"),
-        ("{'prompt': 'a'}", "data.json-invalid", "not JSON: Expecting property name enclosed in double quotes"),
-        ("prompt,answer", "data.json-invalid", "not JSON"),
-        ('{"prompt": "a', "data.json-invalid", "not JSON: Unterminated string"),
+        ("{'prompt': 'a'}", "data.json-invalid", "invalid JSON: Expecting property name enclosed in double quotes"),
+        ("prompt,answer", "data.json-invalid", "invalid JSON: Expecting value"),
+        ('{"prompt": "a', "data.json-invalid", "invalid JSON: Unterminated string"),
         ('{"prompt": ' + "[" * 100_000, "data.json-invalid", ""),
     ],
 )
-def test_a_fault_is_named_with_row_and_field(path: Path, row: str, code: str, place: str) -> None:
-    error = fault_of(path, f'{{"prompt": "fine"}}\n{row}')
+def test_an_error_is_named_with_row_and_field(path: Path, row: str, code: str, place: str) -> None:
+    error = error_of(path, f'{{"prompt": "fine"}}\n{row}')
     assert error.code == code
-    assert error.given.startswith("tickets.jsonl has 1 fault:\n  tickets.jsonl:2")
+    assert error.given.startswith("tickets.jsonl has 1 invalid row (1 error):\n  tickets.jsonl:2")
     assert place in error.given
 
 
@@ -361,12 +385,12 @@ def test_text_parts_are_one_text_and_any_other_part_is_named_by_row_message_and_
     # an empty list is an empty message, which a system turn may be
     assert (read[2].messages[0], read[2].reference) == (Message("system", ""), "bc")
     image = {"type": "image_url", "image_url": {"url": "x"}}
-    error = fault_of(
+    error = error_of(
         path, "\n".join(map(json.dumps, [rows[0], {"prompt": [rows[0]["prompt"][0], turn(text("a"), image)]}]))
     )
     assert error.code == "data.part-unsupported"
-    assert 'tickets.jsonl:2, prompt[1].content[1]: the part is of type "image_url"' in error.given
-    assert "prompt[0].content: the text is" in fault_of(path, json.dumps({"prompt": [turn()]})).given
+    assert 'tickets.jsonl:2, prompt[1].content[1]: the part has the type "image_url"' in error.given
+    assert "prompt[0].content: the text is" in error_of(path, json.dumps({"prompt": [turn()]})).given
 
 
 @pytest.mark.report("DC-09")
@@ -379,17 +403,17 @@ def test_from_and_value_are_recognised_and_said_and_no_role_is_guessed(path: Pat
     assert "Rows in from/value form: 1 of 3; human is read as user, gpt as assistant." in read.notes
     assert not any("from/value" in note for note in read_rows(write_rows(path, [usual])).notes)
     for role in ("Assistant", "bot", "developer", "model", "tool", "USER", ""):
-        error = fault_of(path, json.dumps(usual) + "\n" + json.dumps({"prompt": [{"role": role, "content": "a"}]}))
+        error = error_of(path, json.dumps(usual) + "\n" + json.dumps({"prompt": [{"role": role, "content": "a"}]}))
         assert error.code == "data.role-unknown"
-        told = f'tickets.jsonl:2, prompt[0].role: the role is "{role}"; expected system, user or assistant'
+        told = f'tickets.jsonl:2, prompt[0].role: the role is "{role}"; expected one of: system, user, assistant'
         assert told in error.given
     for role in ("Human", "bot", "tool", "function_call"):
-        error = fault_of(path, json.dumps({"conversations": [{"from": role, "value": "a"}]}))
-        assert f'.from: the role is "{role}"; expected system, human or gpt' in error.given
+        error = error_of(path, json.dumps({"conversations": [{"from": role, "value": "a"}]}))
+        assert f'.from: the role is "{role}"; expected one of: system, human, gpt' in error.given
     # half of each form is neither
     for message in ({"from": "human", "content": "a"}, {"role": "user", "value": "a"}):
-        assert fault_of(path, json.dumps({"messages": [message]})).code == "data.field-missing"
-    assert fault_of(path, json.dumps({**shared, **usual})).code == "data.field-ambiguous"
+        assert error_of(path, json.dumps({"messages": [message]})).code == "data.field-missing"
+    assert error_of(path, json.dumps({**shared, **usual})).code == "data.field-ambiguous"
 
 
 ROLES = ("system", "user", "assistant", "user", "assistant")
@@ -398,9 +422,7 @@ TALK = (("system", "be brief"), ("human", "how"), ("gpt", "so"), ("human", "and"
 
 def test_keys_of_messages_that_nothing_reads_are_named(path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": "a", "name": "bob", "weight": 0}]}, prompt_row("b")]
-    assert read_rows(write_rows(path, rows)).notes == (
-        "Keys of messages that nothing here reads: name (1), weight (1).",
-    )
+    assert read_rows(write_rows(path, rows)).notes == ("Keys of messages that are ignored: name (1), weight (1).",)
 
 
 @pytest.mark.report("DC-02", "DC-03")
@@ -414,11 +436,11 @@ def test_tools_are_refused_by_row_and_field_and_never_left_out(path: Path, argum
         {"role": "tool", "content": "30 degrees"},
         {"role": "assistant", "content": "Yes."},
     ]
-    error = fault_of(path, json.dumps(prompt_row("fine")) + "\n" + json.dumps({"messages": talk}))
-    assert "tickets.jsonl:2, messages[1].tool_calls: there is" in error.given
+    error = error_of(path, json.dumps(prompt_row("fine")) + "\n" + json.dumps({"messages": talk}))
+    assert "tickets.jsonl:2, messages[1].tool_calls: the value is [{" in error.given
     assert 'tickets.jsonl:2, messages[2].role: the role is "tool"' in error.given
-    error = fault_of(path, json.dumps({**prompt_row("a"), "tools": [{"type": "function", "function": {"name": "f"}}]}))
-    assert (error.code, "tickets.jsonl:1, tools: there is" in error.given) == ("data.field-unsupported", True)
+    error = error_of(path, json.dumps({**prompt_row("a"), "tools": [{"type": "function", "function": {"name": "f"}}]}))
+    assert (error.code, "tickets.jsonl:1, tools: the value is [{" in error.given) == ("data.field-unsupported", True)
     # no tools at all is what every row has
     read = read_rows(write_rows(path, [prompt_row("a", tools=[]), prompt_row("b", tools=None)]))
     assert [row.reference for row in read.rows] == [None, None]
@@ -443,24 +465,24 @@ def test_each_row_without_a_usable_answer_is_listed_and_nothing_becomes_text(pat
     bad = [*NO_ANSWER, []]
     rows = [{"id": f"r{number}", "messages": messages} for number, messages in enumerate(bad, start=1)]
     rows += [{"messages": [*NO_ANSWER[0][:1], {"role": "assistant", "content": f"b{number}"}]} for number in range(12)]
-    error = fault_of(path, "\n".join(map(json.dumps, rows)))
+    error = error_of(path, "\n".join(map(json.dumps, rows)))
     listed = error.given.splitlines()[1:]
     for number, line in enumerate(listed, start=1):
         assert line.startswith(f'  tickets.jsonl:{number} (id "r{number}"), messages')
     assert len(listed) == len(bad)
     for line, told in zip(
-        listed, ('""', '"   "', "null", "has role", "42", "true", '{"a": 1}', "no turn"), strict=True
+        listed, ('""', '"   "', "null", "has the keys: role;", "42", "true", '{"a": 1}', "no turn"), strict=True
     ):
         assert told in line
     # left out on request
-    faults = Faults(path.name)
-    read = read_rows(path, faults)
-    assert (len(read.rows), faults.num_rows) == (12, len(bad))
+    errors = RowErrors(path.name)
+    read = read_rows(path, errors)
+    assert (len(read.rows), errors.num_rows) == (12, len(bad))
     assert {row.reference for row in read.rows} == {f"b{number}" for number in range(12)}
-    assert faults.told().count("tickets.jsonl:") == len(bad)
+    assert errors.as_list().count("tickets.jsonl:") == len(bad)
     write_rows(path, rows[: len(bad)])
-    with pytest.raises(DataError, match="8 faults"):
-        read_rows(path, Faults(path.name))
+    with pytest.raises(DataError, match=r"8 invalid rows \(8 errors\)"):
+        read_rows(path, RowErrors(path.name))
 
 
 @pytest.mark.report("DL-09")
@@ -469,7 +491,7 @@ def test_half_a_surrogate_pair_is_refused_by_row_and_field(path: Path, field: st
     half = dict.fromkeys(("prompt[0].content", "prompt[1].content", "answer", "tags[1]"), "fine") | {field: "a\ud83d"}
     row = prompt_row(half["prompt[1].content"], system=half["prompt[0].content"], answer=half["answer"])
     lines = [json.dumps(each) for each in (prompt_row("fine"), {**row, "tags": ["a", half["tags[1]"]]})]
-    error = fault_of(path, "\n".join(lines))
+    error = error_of(path, "\n".join(lines))
     assert error.code == "data.lone-surrogate"
     assert f"tickets.jsonl:2, {field}: half of a surrogate pair, \\ud83d, at character 2" in error.given
 
@@ -483,7 +505,7 @@ def test_a_list_of_texts_holds_references_that_are_all_right(path: Path) -> None
     rows = [prompt_row("a", ideal=["b", "c"]), prompt_row("d", ideal=["e"]), prompt_row("f", ideal=["g", ""])]
     read = read_rows(write_rows(path, rows))
     assert [(row.reference, row.others) for row in read.rows] == [("b", ("c",)), ("e", ()), ("g", ())]
-    with pytest.raises(DataError, match="a list of texts that are all right"):
+    with pytest.raises(DataError, match="a list of strings that are all correct"):
         read_rows(write_rows(path, [prompt_row("a", ideal=["b", 3])]))
 
 
@@ -491,24 +513,26 @@ def test_equal_references_are_one_reference(path: Path) -> None:
     assert read_rows(write_rows(path, [prompt_row("a", answer="b", ideal="b")])).rows[0].reference == "b"
 
 
-def test_all_faults_are_listed_at_once_in_the_order_of_the_file(path: Path) -> None:
+def test_all_errors_are_listed_at_once_in_the_order_of_the_file(path: Path) -> None:
     lines = ['{"prompt": ""}', '{"prompt": "a"', '{"prompt": "fine"}', '{"prompt": "b", "x": NaN, "y": Infinity}']
     lines.append('{"prompt": "", "answer": 1, "tools": [1]}')
-    error = fault_of(path, "\n".join(lines) + "\n")
+    error = error_of(path, "\n".join(lines) + "\n")
     assert error.code == "data.rows-faulty"
     places = [line.strip().split(":")[1].split(",")[0] for line in error.given.splitlines()[1:]]
     assert places == ["1", "2", "4", "4", "5", "5", "5"]
+    assert error.given.startswith("tickets.jsonl has 4 invalid rows (7 errors):")
+    assert error.parameters["num_rows"] == 4
 
 
-def test_more_than_twenty_faults_are_counted(path: Path) -> None:
-    error = fault_of(path, '{"prompt": ""}\n' * 33)
+def test_more_than_twenty_errors_are_counted(path: Path) -> None:
+    error = error_of(path, '{"prompt": ""}\n' * 33)
     assert error.code == "data.content-empty"
-    assert error.given.startswith("tickets.jsonl has 33 faults:")
+    assert error.given.startswith("tickets.jsonl has 33 invalid rows (33 errors):")
     assert error.given.count("tickets.jsonl:") == 20
     assert error.given.rstrip().endswith("and 13 more")
 
 
 def test_a_long_value_is_shown_short(path: Path) -> None:
-    error = fault_of(path, json.dumps({"prompt": [{"role": "x" * 10_000, "content": "a"}]}))
+    error = error_of(path, json.dumps({"prompt": [{"role": "x" * 10_000, "content": "a"}]}))
     assert len(error.given) < 300
     assert "(10002 characters)" in error.given

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import prompt_row, write_rows
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.data.split import split_held_out
 from limbeck.errors import DataError
 
 
-def rows_of(texts: list[str]) -> list[Row]:
+def rows_of(texts: list[str]) -> list[PromptRow]:
     rows = []
     for number, text in enumerate(texts, start=1):
         messages = (Message("user", text),)
-        rows.append(Row(messages, None, f"rows.jsonl:{number}"))
+        rows.append(PromptRow(messages, None, f"rows.jsonl:{number}"))
     return rows
 
 
-def contents(rows: tuple[Row, ...]) -> set[str]:
+def contents(rows: tuple[PromptRow, ...]) -> set[str]:
     return {row.messages[0].content for row in rows}
 
 
@@ -95,7 +95,7 @@ def test_a_count_means_different_conversations_and_says_so() -> None:
     rows = rows_of(["a", "b", "b", "b", "c", "d"])
     split = split_held_out(rows, 3)
     assert len(contents(split.held_out)) == 3
-    assert split.notes[0].startswith(f"{len(split.held_out)} of 6 rows are held out; rows that repeat")
+    assert split.notes[0].startswith(f"Held out: {len(split.held_out)} of 6 rows. Rows with the same prompt")
 
 
 @pytest.mark.report("DC-07")
@@ -105,11 +105,11 @@ def test_a_file_takes_its_conversations_out_of_training(tmp_path: Path) -> None:
     split = split_held_out(rows, path)
     assert contents(split.train) == {f"question {i}" for i in range(8)}
     assert contents(split.held_out) == {f"question {i}" for i in (8, 9, 10, 11)}
-    assert split.notes[-1].endswith("since held.jsonl has them too: 2 rows (rows.jsonl:9, rows.jsonl:10).")
-    assert any("4 rows carry a reference answer" in note for note in split.notes)
+    assert split.notes[-1].endswith("because held.jsonl contains them too: 2 rows (rows.jsonl:9, rows.jsonl:10).")
+    assert any("4 rows have a reference answer" in note for note in split.notes)
 
 
 def test_a_file_with_every_prompt_leaves_nothing_to_train_on(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "held.jsonl", [prompt_row("a"), prompt_row("b")])
-    with pytest.raises(DataError, match=r"leaves 0 of 3 rows to train on"):
+    with pytest.raises(DataError, match=r"leaves 0 of 3 rows for training and holds out 2\."):
         split_held_out(rows_of(["a", "b", "a"]), path)

@@ -45,7 +45,7 @@ def test_a_teacher_that_ends_turns_otherwise_is_noted_with_what_to_set() -> None
     only_end = StopSet((END,), END, ())
     names = {"student_name": "small", "teacher_name": "large"}
     (note,) = compare_stops(tokenizer, base, chat, **names)
-    assert note.startswith("large ends a turn with <|im_end|> (id 2), at which answers of small do not stop")
+    assert note.startswith("large ends a turn with <|im_end|> (id 2), but answers of small do not stop there")
     assert note.endswith("set template: teacher.")
     assert len(compare_stops(tokenizer, base, only_end, **names)) == 2
     assert compare_stops(tokenizer, chat, only_end, **names) == ()
@@ -55,11 +55,14 @@ def test_a_teacher_that_ends_turns_otherwise_is_noted_with_what_to_set() -> None
 def test_without_a_configured_stop_the_tokenizers_serves_and_is_named() -> None:
     for found in (stops(tiny_tokenizer(), None), stops(tiny_tokenizer(), None, configured=False)):
         assert found.ids == (END,)
-        assert found.notes == ("The model's configuration names no stop token; its tokenizer does: <|im_end|> (id 2).",)
+        assert found.notes == (
+            "The model's configuration specifies no stop token. The tokenizer's is used: <|im_end|> (id 2).",
+        )
     assert stops(tiny_tokenizer(), []).ids == (END,)
     # neither: the template's end of turn is enough
     found = stops(tiny_tokenizer(eos_token=None), None)
-    assert (found.ids, found.end_of_turn, len(found.notes)) == ((END,), END, 1)
+    assert (found.ids, found.end_of_turn) == ((END,), END)
+    assert [note.code for note in found.notes] == ["data.stop-from-template"]
 
 
 def test_a_template_that_ends_a_turn_with_text_is_said_and_nothing_at_all_is_refused() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from builders import CHATML, prompt_row, tiny_tokenizer, write_rows
 from limbeck.data.chat import render_prompts
 from limbeck.data.dialogue import Dialogue
-from limbeck.data.faults import Faults
-from limbeck.data.prompt import Message, Row, content_hash
+from limbeck.data.prompt import Message, PromptRow, content_hash
+from limbeck.data.row_errors import RowErrors
 from limbeck.data.rows import read_rows
 from limbeck.data.stops import StopSet
-from limbeck.data.targets import given_answers, make_targets, rows_to_learn, without_held_out
+from limbeck.data.targets import make_targets, target_rows, targets_from_references, without_held_out
 from limbeck.data.templates import choose_template
 from limbeck.errors import DataError
 from pairs import prompt_of
@@ -29,7 +29,7 @@ DIALOGUE = Dialogue(TOKENIZER, TEMPLATE, {}, STOP, END, len(TOKENIZER))
 
 def row_of(*turns, reference=None, source="rows.jsonl:1"):
     messages = tuple(Message(role, content) for role, content in turns)
-    return Row(messages, reference, source)
+    return PromptRow(messages, reference, source)
 
 
 def rendered(rows, tokenizer=TOKENIZER, template=CHATML):
@@ -45,16 +45,16 @@ TALK = row_of(
 
 @pytest.mark.report("DC-08")
 def test_all_turns_are_rows_of_their_own_and_each_prompt_ends_where_its_answer_begins():
-    learnt = rows_to_learn([TALK], "all_turns")
-    assert [(row.reference, row.source) for row in learnt] == [("two", "f:7 turn 3"), ("four", "f:7")]
-    assert learnt[0].messages == TALK.messages[:2]
-    assert learnt[0].content_hash == content_hash(TALK.messages[:2])
-    assert rows_to_learn([TALK], "last_turn") == (TALK,)
+    rows = target_rows([TALK], "all_turns")
+    assert [(row.reference, row.source) for row in rows] == [("two", "f:7 turn 3"), ("four", "f:7")]
+    assert rows[0].messages == TALK.messages[:2]
+    assert rows[0].content_hash == content_hash(TALK.messages[:2])
+    assert target_rows([TALK], "last_turn") == (TALK,)
 
 
 @pytest.mark.report("DC-08", "CT-10")
 def test_the_answer_alone_is_learnt_and_the_stop_token_with_it():
-    targets = given_answers(rendered(rows_to_learn([TALK], "all_turns")), DIALOGUE)
+    targets = targets_from_references(rendered(target_rows([TALK], "all_turns")), DIALOGUE)
     texts = [TOKENIZER.decode([*prompt.ids, *targets.answer_to(prompt)]) for prompt in targets.prompts]
     assert texts[0].endswith("<|im_start|>assistant\ntwo<|im_end|>")
     assert texts[1].endswith("three<|im_end|>\n<|im_start|>assistant\nfour<|im_end|>")
@@ -97,7 +97,7 @@ def test_where_the_answer_would_melt_into_the_prompt_the_prompt_stays_as_it_is()
 def test_a_stop_token_inside_an_answer_is_refused_with_its_row():
     rows = [row_of(("user", "a"), reference="well<|im_end|> then", source="f:3")]
     with pytest.raises(DataError, match="f:3"):
-        given_answers(rendered(rows), DIALOGUE)
+        targets_from_references(rendered(rows), DIALOGUE)
 
 
 @pytest.mark.report("DC-04")
@@ -105,13 +105,14 @@ def test_rows_without_answers_are_all_named(tmp_path):
     write_rows(tmp_path / "r.jsonl", [{**prompt_row("a"), "answer": "b"}, prompt_row("c"), prompt_row("d", answer=" ")])
     rows = read_rows(tmp_path / "r.jsonl").rows
     with pytest.raises(
-        DataError, match=r"r\.jsonl has 2 faults:\n  r\.jsonl:2: the row carries no .*\n  r\.jsonl:3: "
+        DataError,
+        match=r"r\.jsonl has 2 invalid rows \(2 errors\):\n  r\.jsonl:2: the row has no answer; .*\n  r\.jsonl:3: ",
     ) as raised:
-        rows_to_learn(rows, "last_turn")
+        target_rows(rows, "last_turn")
     assert raised.value.code == "data.answer-missing"
-    faults = Faults("r.jsonl")
-    assert rows_to_learn(rows, "last_turn", faults) == rows[:1]
-    assert faults.num_rows == 2
+    errors = RowErrors("r.jsonl")
+    assert target_rows(rows, "last_turn", errors) == rows[:1]
+    assert errors.num_rows == 2
 
 
 @pytest.mark.report("DC-07")

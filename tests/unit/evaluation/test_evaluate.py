@@ -10,7 +10,7 @@ from builders import CHATML_WITH_DEFAULT_SYSTEM, OTHER_CORPUS, prompt_row, save_
 from builders import write_rows as write_lines
 from limbeck import api
 from limbeck.cli import run_cli
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.errors import ModelError, Refusal, UsageError
 from limbeck.evaluation.answering.sides import ask_once
 from limbeck.recipe.evaluation import EvaluationOptions
@@ -261,7 +261,7 @@ def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
 def test_each_reference_of_a_repeated_prompt_is_right():
     messages = (Message("user", "Say yes."),)
     rows = [
-        Row(messages, reference, f"rows.jsonl:{line}", others=others)
+        PromptRow(messages, reference, f"rows.jsonl:{line}", others=others)
         for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
     ]
     (row,), notes = ask_once(rows)

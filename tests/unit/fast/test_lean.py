@@ -11,7 +11,7 @@ import transformers
 from builders import tiny_tokenizer
 from limbeck.fast.gated import FAMILIES
 from limbeck.fast.lean import LeanDecoder, is_lean
-from limbeck.models.arena import move_together
+from limbeck.models.packed import pack_parameters
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY, Sampling
@@ -60,7 +60,7 @@ def model_of(name, *, together=True):
             if parameter.ndim == 1:
                 parameter.data.add_(0.2 * torch.randn_like(parameter))
     if together:
-        move_together(module)
+        pack_parameters(module)
     return language_model(module, tiny_tokenizer())
 
 

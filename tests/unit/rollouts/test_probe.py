@@ -11,7 +11,7 @@ import transformers
 from builders import tiny_tokenizer
 from limbeck.errors import Refusal
 from limbeck.fast.gated import FAMILIES
-from limbeck.models.attention import LayerKinds, kinds_of
+from limbeck.models.attention import LayerKinds, layer_kinds
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
@@ -81,9 +81,9 @@ def test_these_architectures_write_in_slots(name):
 def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
     """Without its window the same architecture is found out: the probe is longer than the window."""
     model = model_of(*SERVED[name])
-    layers = kinds_of(model.module.config)
+    layers = layer_kinds(model.module.config)
     assert layers.window == 12
-    monkeypatch.setattr("limbeck.rollouts.slots.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
+    monkeypatch.setattr("limbeck.rollouts.slots.layer_kinds", lambda config: LayerKinds(layers.kinds, 10**6))
     method = choose_method(model, max_length=64, pad_id=0)
     assert method.decoder == "generate"
     assert "slots differs" in method.fallback

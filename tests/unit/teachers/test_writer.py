@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from limbeck.data.prompt import Message, Row
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.teachers.writer import TeacherAnswer, generate_answers, rows_of
 from pairs import prompt_of
 
@@ -43,7 +43,7 @@ def test_every_prompt_is_asked_as_often_as_wanted_with_draws_of_its_own():
 
 
 def test_examples_stand_after_the_system_turn_and_are_not_stored():
-    example = Row((Message("system", "x"), Message("user", "eq")), "ea", "e:1")
+    example = PromptRow((Message("system", "x"), Message("user", "eq")), "ea", "e:1")
     echo = Echo([TeacherAnswer("a", False)])
     rows = generate_answers(echo, PROMPTS[:1], [example], num_answers=1, seed=0)
     assert [turn.content for turn in echo.questions[0].messages] == ["s", "eq", "ea", "q1"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from builders import tiny_llama, tiny_tokenizer
-from limbeck.models.arena import joined, move_together
+from limbeck.models.packed import joined, pack_parameters
 from limbeck.routes.on_policy import step
 from limbeck.teachers.local import LocalTeacher, load_teacher_bf16_if_close
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
@@ -18,7 +18,7 @@ from pairs import random_prompts, recipe_of, state_of, tiny_model
 def test_moving_weights_together_changes_no_value_and_no_tie(tied):
     module = tiny_llama(tiny_tokenizer(), tie_embeddings=tied)
     before = {name: parameter.clone() for name, parameter in module.named_parameters()}
-    move_together(module)
+    pack_parameters(module)
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, before[name])
         assert parameter.data_ptr() % 64 == 0

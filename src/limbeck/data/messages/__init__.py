@@ -1,1 +1,1 @@
-"""What is said about the data of a run: files of rows, templates, prompts and answers."""
+"""Messages about the data of a run: prompt files and their rows, chat templates, prompts and reference answers."""

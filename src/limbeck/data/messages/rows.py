@@ -1,4 +1,4 @@
-"""What is said about files, their rows and the held-out split."""
+"""Messages about prompt files, their rows and the held-out split."""
 
 from __future__ import annotations
 
@@ -14,25 +14,44 @@ def file_missing(*, path: Path, nearest: str) -> Text:
     return Text(
         given="There is no file {path}{nearest}.",
         needed="A JSONL file of prompts is required.",
-        fix="Correct the path; relative paths start at the current folder.",
+        fix="Fix the path. A relative path starts at the current folder.",
     )
 
 
-@error(DataError, "data.file-is-folder")
+@error(DataError, "data.file-missing.folder")
 def file_is_folder(*, path: Path) -> Text:
     return Text(
         given="{path} is a folder.",
         needed="A JSONL file of prompts is required.",
-        fix="Name a file in that folder.",
+        fix="Use the path of a file in that folder.",
     )
 
 
 @error(DataError, "data.format-unsupported")
-def format_unsupported(*, file: str, form: str, conversion: str) -> Text:
+def encoding_unsupported(*, file: str) -> Text:
     return Text(
-        given="{file} is {form}, not JSONL in UTF-8.",
+        given="{file} is text in UTF-16 or UTF-32, not JSONL in UTF-8.",
         needed='Prompts are read from UTF-8 files with one JSON object per line, such as {{"prompt": "..."}}.',
-        fix="{conversion}",
+        fix="Save it as UTF-8 in an editor, or convert it with iconv -f UTF-16 -t UTF-8.",
+    )
+
+
+@error(DataError, "data.format-unsupported.table")
+def table_unsupported(*, file: str, suffix: str, call: str) -> Text:
+    return Text(
+        given="{file} is a table ({suffix}), not JSONL.",
+        needed='Prompts are read from UTF-8 files with one JSON object per line, such as {{"prompt": "..."}}.',
+        fix='Convert it, for example with pandas: {call}.to_json("rows.jsonl", orient="records", lines=True, '
+        "force_ascii=False).",
+    )
+
+
+@error(DataError, "data.format-unsupported.compressed")
+def compressed_unsupported(*, file: str, suffix: str) -> Text:
+    return Text(
+        given="{file} is compressed ({suffix}), not JSONL.",
+        needed='Prompts are read from UTF-8 files with one JSON object per line, such as {{"prompt": "..."}}.',
+        fix="Decompress it and use the path of the JSONL file.",
     )
 
 
@@ -46,11 +65,20 @@ def file_empty(*, file: str, num_bytes: int) -> Text:
 
 
 @error(DataError, "data.rows-faulty")
-def rows_faulty(*, file: str, num: int, listing: str, alternative: str) -> Text:
+def rows_invalid(*, file: str, num: int, num_rows: int, listing: str) -> Text:
     return Text(
-        given="{file} has {num:fault|faults}:{listing}\n",
-        needed="Every row must be read exactly as written, so none is skipped or repaired unless you ask for it.",
-        fix="Correct or remove these rows and start again{alternative}.",
+        given="{file} has {num_rows:invalid row|invalid rows} ({num:error|errors}):{listing}\n",
+        needed="Limbeck does not skip or repair rows on its own, so that you train on exactly the data you expect.",
+        fix="Fix or remove these rows.",
+    )
+
+
+@error(DataError, "data.rows-faulty.skippable")
+def rows_invalid_skippable(*, file: str, num: int, num_rows: int, listing: str) -> Text:
+    return Text(
+        given="{file} has {num_rows:invalid row|invalid rows} ({num:error|errors}):{listing}\n",
+        needed="Limbeck does not skip or repair rows on its own, so that you train on exactly the data you expect.",
+        fix="Fix or remove these rows, or set bad_rows: skip to leave them out.",
     )
 
 
@@ -71,7 +99,7 @@ def json_invalid(*, reason: str) -> FaultText:
 
 @fault("data.key-repeated")
 def key_repeated(*, key: str) -> FaultText:
-    return FaultText(given="the key {key} appears twice in one object", expected="each key once")
+    return FaultText(given="the key {key} appears more than once in one object", expected="each key once")
 
 
 @fault("data.number-not-finite")
@@ -88,13 +116,16 @@ def lone_surrogate(*, code_point: int, position: int) -> FaultText:
 
 @fault("data.field-unsupported")
 def field_unsupported(*, value: str) -> FaultText:
-    return FaultText(given="the value is {value}", expected="conversations of text only, since the prompt would change")
+    return FaultText(
+        given="the value is {value}",
+        expected="conversations of text only (without this field the prompt would be a different one)",
+    )
 
 
 @fault("data.field-missing")
 def conversation_missing(*, columns: list[str]) -> FaultText:
     return FaultText(
-        given="no column holds the prompt; the row has: {columns}", expected="prompt or messages (or conversations)"
+        given="no column contains a prompt; the row has: {columns}", expected="prompt or messages (or conversations)"
     )
 
 
@@ -105,25 +136,27 @@ def message_key_missing(*, keys: list[str], required: list[str]) -> FaultText:
 
 @fault("data.field-ambiguous")
 def conversation_ambiguous(*, columns: list[str]) -> FaultText:
-    return FaultText(given="several columns hold a prompt: {columns}", expected="exactly one of them")
+    return FaultText(given="several columns contain a prompt: {columns}", expected="exactly one of them")
 
 
 @fault("data.field-ambiguous.reference")
 def references_differ(*, columns: list[str]) -> FaultText:
-    return FaultText(given="these columns hold different reference answers: {columns}", expected="one reference answer")
+    return FaultText(
+        given="these columns contain different reference answers: {columns}", expected="one reference answer"
+    )
 
 
 @fault("data.conversation-end")
 def last_turn_not_user(*, role: str) -> FaultText:
     return FaultText(
         given="the last turn has the role {role}",
-        expected="a user turn at the end (reference answers belong in messages or in a column such as completion)",
+        expected="a user turn at the end (put a reference answer in messages or in a column such as completion)",
     )
 
 
 @fault("data.conversation-end.empty")
-def no_turn(*, columns: list[str]) -> FaultText:
-    return FaultText(given="there is no turn to answer in: {columns}", expected="a user turn at the end")
+def no_turn(*, column: str) -> FaultText:
+    return FaultText(given="{column} contains no turn to answer", expected="a user turn at the end")
 
 
 @fault("data.field-type")
@@ -133,7 +166,7 @@ def conversation_type(*, value: str) -> FaultText:
 
 @fault("data.field-type.prompt")
 def prompt_type(*, value: str) -> FaultText:
-    return FaultText(given="the value is {value}", expected="a text or a list of messages")
+    return FaultText(given="the value is {value}", expected="a string or a list of messages")
 
 
 @fault("data.field-type.message")
@@ -143,7 +176,7 @@ def message_type(*, value: str) -> FaultText:
 
 @fault("data.field-type.content")
 def content_type(*, value: str) -> FaultText:
-    return FaultText(given="the content is {value}", expected="a text")
+    return FaultText(given="the content is {value}", expected="a string or a list of text parts")
 
 
 @fault("data.role-unknown")
@@ -153,7 +186,7 @@ def role_unknown(*, role: str, known: list[str]) -> FaultText:
 
 @fault("data.part-unsupported")
 def part_unsupported(*, part: str) -> FaultText:
-    return FaultText(given="the part is {part}", expected="text parts only")
+    return FaultText(given="the part is {part}", expected='text parts such as {{"type": "text", "text": "..."}}')
 
 
 @fault("data.part-unsupported.type")
@@ -163,25 +196,25 @@ def part_type_unsupported(*, kind: str) -> FaultText:
 
 @fault("data.content-empty")
 def content_empty(*, text: str) -> FaultText:
-    return FaultText(given="the text is {text}", expected="a text that is not blank, or no such turn")
+    return FaultText(given="the text is {text}", expected="text that is not blank, or no such turn")
 
 
 @fault("data.reference-invalid")
 def reference_invalid(*, value: str) -> FaultText:
     return FaultText(
         given="the reference answer is {value}",
-        expected="a text, a list of texts that are all right, one assistant turn in a list, or null",
+        expected="a string, a list of strings that are all correct, a list with one assistant turn, or null",
     )
 
 
 @note("data.references")
 def references_present(*, num: int) -> str:
-    return "{num:row has|rows have} a reference answer; only supervised training and graders read it."
+    return "{num:row has|rows have} a reference answer; only supervised training and graders use it."
 
 
 @note("data.prompts-repeated")
 def prompts_repeated(*, num: int, num_rows: int) -> str:
-    return "{num:# row repeats|# rows repeat} the prompt of an earlier row (of {num_rows:row|rows})."
+    return "Rows that repeat the prompt of an earlier row: {num} of {num_rows}."
 
 
 @note("data.columns-kept")
@@ -191,26 +224,27 @@ def columns_kept(*, columns: list[str]) -> str:
 
 @note("data.from-value")
 def from_value_rows(*, num: int, num_rows: int) -> str:
-    return "{num} of {num_rows:row|rows} in from/value form: human is read as user, gpt as assistant."
+    return "Rows in from/value form: {num} of {num_rows}; human is read as user, gpt as assistant."
 
 
-@note("data.keys-unread")
-def keys_unread(*, keys: list[str]) -> str:
+@note("data.keys-ignored")
+def keys_ignored(*, keys: list[str]) -> str:
     return "Keys of messages that are ignored: {keys}."
 
 
 @error(DataError, "data.too-few-to-hold-out")
 def too_few_to_hold_out(*, held_out: str, num_train: int, num_rows: int, num_held_out: int) -> Text:
     return Text(
-        given="held_out: {held_out} splits {num_rows:row|rows} into {num_train} for training, {num_held_out} held out.",
-        needed="Each side needs at least one conversation, and no conversation may be on both.",
-        fix="Add prompts, hold out fewer, or name another file.",
+        given="held_out: {held_out} leaves {num_train} of {num_rows:row|rows} for training and holds out "
+        "{num_held_out}.",
+        needed="Training and evaluation each need at least one conversation, and no conversation may be in both.",
+        fix="Add prompts, hold out fewer, or set held_out to another file.",
     )
 
 
 @note("data.held-out")
 def held_out_rows(*, num: int, num_rows: int) -> str:
-    return "{num} of {num_rows:row is|rows are} held out; rows with the same prompt are always on the same side."
+    return "Held out: {num} of {num_rows:row|rows}. Rows with the same prompt are always on the same side."
 
 
 @note("data.held-out-file")
@@ -218,6 +252,6 @@ def held_out_file_note(*, file: str, text: str) -> str:
     return "{file}: {text}"
 
 
-@note("data.held-out-taken-out")
-def taken_out_of_training(*, file: str, rows: str) -> str:
-    return "Left out of training because they are in {file} too: {rows}."
+@note("data.held-out-removed")
+def held_out_removed(*, file: str, rows: str) -> str:
+    return "Left out of training because {file} contains them too: {rows}."

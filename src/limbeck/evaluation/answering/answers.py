@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from limbeck.data.chat import key_of
+from limbeck.data.chat import conversation_key
 from limbeck.data.prompt import Prompt
 from limbeck.evaluation.answering.sides import Side
 from limbeck.models.language_model import LanguageModel
@@ -92,7 +92,7 @@ def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device
     if not known and (rows := _answered_before(evaluation, side, facts, log)):
         evaluation.write_answers(side.alias, rows)
         return
-    todo = [(prompt, sample) for prompt, sample in asked if (key_of(prompt), sample) not in known]
+    todo = [(prompt, sample) for prompt, sample in asked if (conversation_key(prompt), sample) not in known]
     if not todo:
         return
     longest = max(len(prompt.ids) for prompt in side.prompts) + answering.max_tokens
@@ -163,7 +163,7 @@ def _answer_chunk(
 def answer_row(prompt: Prompt, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
     """An answer as it is stored, before it is graded; None for what is not known of it."""
     return {
-        "key": key_of(prompt),
+        "key": conversation_key(prompt),
         "source": prompt.source,
         "sample": sample,
         "prompt": prompt.text,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from limbeck.data.chat import key_of
+from limbeck.data.chat import conversation_key
 from limbeck.data.prompt import Prompt
 from limbeck.evaluation.answering.answers import load_side
 from limbeck.evaluation.answering.held_out import TextMeasure, measure_text
@@ -39,9 +39,9 @@ def distances(evaluation: Evaluation, sides: Sequence[Side], device: str) -> dic
     found: dict[str, TextMeasure] = {}
     for side in others:
         by_key = {row["key"]: row for row in evaluation.read_answers(side.alias) if row["sample"] == 0 and row["ids"]}
-        prompts = [prompt for prompt in side.prompts if key_of(prompt) in by_key]
+        prompts = [prompt for prompt in side.prompts if conversation_key(prompt) in by_key]
         if prompts:
-            rows = [by_key[key_of(prompt)] for prompt in prompts]
+            rows = [by_key[conversation_key(prompt)] for prompt in prompts]
             answers = [Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in rows]
             model = load_side(side, device)
             found[side.alias] = measured = measure_text(
@@ -72,6 +72,6 @@ def _write_marks(
     prompts = [prompt for prompt, _ in chosen]
     marks = mark_answers(model, reads, prompts, [answer for _, answer in chosen], pad_id=side.local.pad_id)
     # under the evaluation's own keys, by which the marks are found beside the rows
-    named = tuple(replace(each, key=key_of(prompt)) for each, prompt in zip(marks, prompts, strict=True))
+    named = tuple(replace(each, key=conversation_key(prompt)) for each, prompt in zip(marks, prompts, strict=True))
     sheet = MarkSheet(side.name, teacher.name, side.ref.step, nearest_beta(Objective()), named)
     write_marks(evaluation.marks_path / f"{side.alias}.safetensors", sheet)

@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
-from limbeck.data.prompt import Prompt, Row
+from limbeck.data.prompt import Prompt, PromptRow
 from limbeck.data.templates import START, Template, choose_template
 from limbeck.errors import ModelError, Refusal, VocabularyMismatch
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer
@@ -73,15 +73,15 @@ class Side(Named):
         return self.dialogue
 
 
-def ask_once(rows: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+def ask_once(rows: Sequence[PromptRow]) -> tuple[tuple[PromptRow, ...], tuple[str, ...]]:
     """Each conversation once, with the reference answers of all its rows, and notes on those that stood there again.
 
     A repetition says nothing new of a model, and an interval would take it for one more prompt.
     """
-    by_content: dict[str, list[Row]] = defaultdict(list)
+    by_content: dict[str, list[PromptRow]] = defaultdict(list)
     for row in rows:
         by_content[row.content_hash].append(row)
-    merged: list[Row] = []
+    merged: list[PromptRow] = []
     num_unlike = 0
     for same in by_content.values():
         texts = [() if row.reference is None else (row.reference, *row.others) for row in same]
@@ -97,7 +97,7 @@ def ask_once(rows: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     return tuple(merged), tuple(notes)
 
 
-def all_sides(named: Sequence[Named], rows: Sequence[Row], **rendering: Any) -> list[Side]:
+def all_sides(named: Sequence[Named], rows: Sequence[PromptRow], **rendering: Any) -> list[Side]:
     """`make_sides` of the models that are here; those behind a chat API get the same prompts as messages."""
     here = [each for each in named if each.hosted is None]
     sides = {side.alias: side for side in (make_sides(here, rows, **rendering) if here else [])}
@@ -125,7 +125,7 @@ def all_sides(named: Sequence[Named], rows: Sequence[Row], **rendering: Any) -> 
 
 def make_sides(
     named: Sequence[Named],
-    rows: Sequence[Row],
+    rows: Sequence[PromptRow],
     *,
     max_tokens: int,
     template: str = "student",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from limbeck.data.faults import listing
+from limbeck.data.row_errors import indented_lines
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.deciding.statistics import NUM_RESAMPLES, Interval, difference, difference_deviation, share
 from limbeck.evaluation.grading.graders import Grade
@@ -184,7 +184,8 @@ def prompt_differences(first: GradedModel, second: GradedModel, *, other_templat
     if unequal:
         raise Refusal(
             "evaluation.prompts-unequal",
-            given=f"{len(unequal)} prompts of {first.name} and {second.name} are not the same:{listing(unequal)}\n",
+            given=f"{len(unequal)} prompts of {first.name} and {second.name} are not the same:"
+            f"{indented_lines(unequal)}\n",
             needed="A difference between two models means something only on the same prompts.",
             fix="Evaluate both with the same file and template; for models of two families allow their own templates.",
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Literal
 
-from limbeck.data.chat import key_of
+from limbeck.data.chat import conversation_key
 from limbeck.data.prompt import Prompt
 from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel
 from limbeck.evaluation.grading.grader_settings import choose_grader
@@ -71,7 +71,7 @@ def grade_answers(
     Args:
         teacher: its answers by key and sample, where likeness to them is the measure; None for the teacher's own rows.
     """
-    place_of = {key_of(prompt): place for place, prompt in enumerate(prompts)}
+    place_of = {conversation_key(prompt): place for place, prompt in enumerate(prompts)}
     graded: list[dict[str, Any]] = []
     for row in rows:
         place = place_of[row["key"]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.data.chat import key_of
-from limbeck.data.prompt import Message, Row
+from limbeck.data.chat import conversation_key
+from limbeck.data.prompt import Message, PromptRow
 from limbeck.errors import DataError
 from limbeck.evaluation.answering.answers import Log, load_side
 from limbeck.evaluation.answering.hosted import hosted_settings, hosted_teacher
@@ -53,7 +53,7 @@ def find_judge(
         raise option_refused("One model is to be judged", "Name another to compare it with, or a grader instead.")
     rubric, ref = read_rubric(options.rubric), parse_ref(options.judge, workspace=workspace)
     messages = (Message("user", "Which answer is better?"),)
-    row = Row(messages, None, "the judge")
+    row = PromptRow(messages, None, "the judge")
     named = Named(ALIAS, "model", ref, hosted=hosted_settings(ref, ALIAS, options, given))
     (side,) = all_sides([named], [row], max_tokens=options.judge_tokens)
     return Judge(side, rubric, options.judge_tokens, slots)
@@ -69,7 +69,7 @@ def judge_pairs(
 ) -> dict[tuple[str, str], Judged]:
     """What the judge thinks of each pair of aliases; what it replied before is not asked again."""
     prompts, rows = sides[0].prompts, {side.alias: evaluation.read_answers(side.alias) for side in sides}
-    references = {key_of(prompt): prompt.reference for prompt in prompts}
+    references = {conversation_key(prompt): prompt.reference for prompt in prompts}
     writer = _writer(evaluation, judge, device)
     found: dict[tuple[str, str], Judged] = {}
     for one, two in pairs:

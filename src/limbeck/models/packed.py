@@ -14,13 +14,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["joined", "large_buffer", "move_together"]
+__all__ = ["joined", "large_buffer", "pack_parameters"]
 
 # A line of the cache; every weight begins at one.
 ALIGNMENT_BYTES = 64
 
 
-def move_together(module: nn.Module) -> None:
+def pack_parameters(module: nn.Module) -> None:
     """Move all parameters of one type and device into one buffer, in place; values and names stay as they are."""
     groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in module.parameters():  # a tied one comes once

@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench bench-peers docs models clean
+.PHONY: demo test mutants slow lint bench bench-peers docs models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+# Small changes to the code that a test ought to notice: which ones does none? Some 20 minutes.
+mutants: $(INSTALLED)
+	$(BIN)/python scripts/mutants.py
 
 slow: $(INSTALLED) models
 	$(BIN)/python -m pytest -m slow --durations=0

@@ -118,3 +118,25 @@ def test_what_is_held_out_is_no_target_not_even_as_an_earlier_turn():
     assert kept == (other,)
     assert "f:7" in notes[0]
     assert without_held_out([TALK], [other]) == ((TALK,), ())
+
+
+@pytest.mark.report("DC-07")
+@pytest.mark.parametrize(
+    ("num_turns", "kept"),
+    # every beginning of a conversation is something that it asks or has asked, and the whole of it
+    [(1, False), (2, False), (3, False), (4, False)],
+)
+def test_a_conversation_is_held_out_by_each_of_its_beginnings(num_turns, kept):
+    held = replace(TALK, messages=TALK.messages[:num_turns])
+    assert (without_held_out([TALK], [held])[0] == (TALK,)) == kept
+
+
+def test_the_last_turn_alone_and_a_longer_conversation_are_other_prompts():
+    alone = replace(TALK, messages=TALK.messages[-1:])
+    longer = replace(TALK, messages=(*TALK.messages, Message("assistant", "four"), Message("user", "five")))
+    rows = (TALK,)
+    assert without_held_out(rows, [alone]) == (rows, ())
+    assert without_held_out(rows, [longer]) == (rows, ())
+    kept, notes = without_held_out([longer, replace(alone, source="f:9")], [TALK])
+    assert [row.source for row in kept] == ["f:9"]
+    assert notes == ("Left out, since their prompts are held out: 1 row (f:7).",)

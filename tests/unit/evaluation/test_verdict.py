@@ -169,3 +169,16 @@ def test_words_for_people():
     )
     assert "recovered undefined" in words(after(of(CLEAR), of(NOTHING), None))[0]
     assert words(after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")
+
+
+@pytest.mark.parametrize(
+    ("left", "decision"),
+    [
+        # above the teacher by the whole interval, and not by the estimate alone
+        ((-0.2, -0.3, -0.001), Decision.CHECK),
+        ((-0.2, -0.4, 0.0), Decision.SHIP),
+        ((-0.01, -0.02, 0.05), Decision.SHIP),
+    ],
+)
+def test_above_the_teacher_means_the_whole_interval(left, decision):
+    assert after(of(CLEAR), of(left), None).decision == decision

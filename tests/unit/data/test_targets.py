@@ -140,3 +140,16 @@ def test_the_last_turn_alone_and_a_longer_conversation_are_other_prompts():
     kept, notes = without_held_out([longer, replace(alone, source="f:9")], [TALK])
     assert [row.source for row in kept] == ["f:9"]
     assert notes == ("Left out, since their prompts are held out: 1 row (f:7).",)
+
+
+def test_targets_know_their_longest_answer_and_count_each_token_once():
+    rows = [row_of(("user", text), reference=text) for text in ("a", "bcd efg hij", "cd")]
+    targets = make_targets(rendered(rows), TOKENIZER, STOP, [True] * 3)
+    assert targets.longest_answer == max(len(TOKENIZER(row.reference)["input_ids"]) for row in rows) > 3
+    assert targets.weight == 1.0
+
+
+def test_rows_of_several_files_without_answers_are_named_under_the_first():
+    rows = [row_of(("user", text), source=f"{text}.jsonl:3") for text in "ab"]
+    with pytest.raises(DataError, match=r"a\.jsonl has 2 faults:\n  a\.jsonl:3: .*\n  b\.jsonl:3: "):
+        rows_to_learn(rows, "last_turn")

@@ -8,7 +8,7 @@ DOCS_INSTALLED := $(DOCS_VENV)/.installed
 
 NEWEST_VENV := .venv-newest
 
-.PHONY: demo test test-shuffled slow newest lint bench bench-peers docs docs-site transcripts models clean
+.PHONY: demo test test-shuffled mutants slow newest lint bench bench-peers docs docs-site transcripts models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
@@ -21,6 +21,10 @@ test: $(INSTALLED)
 SEED ?= 1
 test-shuffled: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadscope --shuffle $(SEED)
+
+# Small changes to the code that a test ought to notice: which ones does none? Some 20 minutes.
+mutants: $(INSTALLED)
+	$(BIN)/python scripts/mutants.py
 
 slow: $(INSTALLED) models
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow --durations=0

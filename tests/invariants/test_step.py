@@ -474,6 +474,22 @@ def test_answers_to_the_same_prompt_are_different_answers():
     assert record.num_answers == 8
 
 
+def test_each_step_and_each_seed_has_random_numbers_of_its_own():
+    """And none of them are the numbers that order the prompts."""
+    prompts = random_prompts(5)
+
+    def keys(number, seed):
+        return {request.key for request in practice_requests(prompts, number, with_recipe(seed=seed))}
+
+    sets = [keys(number, seed) for number in range(4) for seed in range(3)]
+    assert len(set.union(*sets)) == 4 * 3 * 5
+    ordering = {
+        PromptOrder(prompts, seed)._place(epoch, each) for seed in range(3) for epoch in range(4) for each in prompts
+    }
+    assert len(ordering) == 4 * 3 * 5
+    assert not ordering & set.union(*sets)
+
+
 def test_the_record_is_the_steps_own_count():
     _, record = gradient_of_step(RECIPE, stop_ids=())
     assert record.num_completion_tokens == 8 * 12

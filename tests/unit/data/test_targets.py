@@ -123,3 +123,38 @@ def test_what_is_held_out_is_no_target_not_even_as_an_earlier_turn():
     assert kept == (other,)
     assert "f:7" in notes[0]
     assert without_held_out([TALK], [other]) == ((TALK,), ())
+
+
+@pytest.mark.report("DC-07")
+@pytest.mark.parametrize(
+    ("num_turns", "kept"),
+    # every beginning of a conversation is something that it asks or has asked, and the whole of it
+    [(1, False), (2, False), (3, False), (4, False)],
+)
+def test_a_conversation_is_held_out_by_each_of_its_beginnings(num_turns, kept):
+    held = replace(TALK, messages=TALK.messages[:num_turns])
+    assert (without_held_out([TALK], [held])[0] == (TALK,)) == kept
+
+
+def test_the_last_turn_alone_and_a_longer_conversation_are_other_prompts():
+    alone = replace(TALK, messages=TALK.messages[-1:])
+    longer = replace(TALK, messages=(*TALK.messages, Message("assistant", "four"), Message("user", "five")))
+    rows = (TALK,)
+    assert without_held_out(rows, [alone]) == (rows, ())
+    assert without_held_out(rows, [longer]) == (rows, ())
+    kept, notes = without_held_out([longer, replace(alone, source="f:9")], [TALK])
+    assert [row.source for row in kept] == ["f:9"]
+    assert notes == ("Left out because their prompts are held out: 1 row (f:7).",)
+
+
+def test_targets_know_their_longest_answer_and_count_each_token_once():
+    rows = [row_of(("user", text), reference=text) for text in ("a", "bcd efg hij", "cd")]
+    targets = make_targets(rendered(rows), DIALOGUE, [True] * 3)
+    assert targets.longest_answer == max(len(TOKENIZER(row.reference)["input_ids"]) for row in rows) > 3
+    assert targets.weight == 1.0
+
+
+def test_rows_of_several_files_without_answers_are_named_under_the_first():
+    rows = [row_of(("user", text), source=f"{text}.jsonl:3") for text in "ab"]
+    with pytest.raises(DataError, match=r"a\.jsonl has 2 invalid rows .*:\n  a\.jsonl:3: .*\n  b\.jsonl:3: "):
+        target_rows(rows, "last_turn")

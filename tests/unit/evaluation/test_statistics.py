@@ -263,3 +263,16 @@ def test_kappa_covers_the_truth(num, truth):
         interval = kappa(first, second)
         covered.append(interval.low <= truth <= interval.high)
     assert 0.91 <= np.mean(covered) <= 0.985
+
+
+def test_the_imaginary_prompts_lie_as_far_apart_as_the_furthest_real_one():
+    found = difference_deviation([0.9, 0.1, 0.0], [0.0, 0.0, 0.2])
+    assert found == pytest.approx(np.std([0.9, 0.1, -0.2, 0.9, -0.9]), abs=1e-15)
+    found = difference_deviation([0.0, 0.1, 0.0], [0.7, 0.0, 0.2])
+    assert found == pytest.approx(np.std([-0.7, 0.1, -0.2, 0.7, -0.7]), abs=1e-15)
+    assert difference_deviation([0.4, 0.8], [0.4, 0.8]) == pytest.approx(np.std([0, 0, 1, -1]), abs=1e-15)
+
+
+def test_where_resamples_tell_nothing_apart_kappa_may_be_anything():
+    # all six draws fall on the commonest answer in ((3 + 2 · 9/16) / 6)^6 = 11 of 100 resamples
+    assert kappa([1, 1, 1, 0], [1, 1, 1, 0]) == Interval(1.0, -1.0, 1.0, 4)

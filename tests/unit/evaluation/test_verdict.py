@@ -169,3 +169,59 @@ def test_words_for_people():
     )
     assert "recovered undefined" in words(after(of(CLEAR), of(NOTHING), None))[0]
     assert words(after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")
+
+
+@pytest.mark.parametrize(
+    ("left", "decision"),
+    [
+        # above the teacher by the whole interval, and not by the estimate alone
+        ((-0.2, -0.3, -0.001), Decision.CHECK),
+        ((-0.2, -0.4, 0.0), Decision.SHIP),
+        ((-0.01, -0.02, 0.05), Decision.SHIP),
+    ],
+)
+def test_above_the_teacher_means_the_whole_interval(left, decision):
+    assert after(of(CLEAR), of(left), None).decision == decision
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(1, "1"), (37, "37"), (99, "99"), (101, "110"), (630, "630"), (1234, "1,300")]
+)
+def test_more_prompts_are_rounded_up_to_two_digits(more, said):
+    verdict = replace(before(of((0.12, -0.02, 0.26))), more_prompts=more)
+    assert f"about {said} more prompts" in words(verdict)[-1]
+
+
+@pytest.mark.parametrize(
+    ("effect", "deviation", "band"),
+    [(0.3, 0.5, 0.1), (0.5, 0.4, 0.1), (-0.2, 0.3, 0.1), (0.15, 0.05, 0.1), (0.4, 0.3, 0.3)],
+)
+def test_the_number_of_prompts_is_the_first_at_which_four_of_five_sets_settle(effect, deviation, band):
+    """By integrating the rule itself over the estimate: two imaginary prompts at 1 and -1 are in every interval."""
+
+    def settled(num):
+        values = effect + deviation * np.sqrt(num / max(1, num - num % 2)) * np.resize([1.0, -1.0], num)
+        values += effect - values.mean() if num % 2 else 0.0
+        values = effect + (values - effect) * (deviation / values.std() if values.std() else 1.0)
+        with_both = np.concatenate([values, [1.0, -1.0]])
+        half = 1.959964 * with_both.std() / math.sqrt(num + 2)
+        shift = num / (num + 2)  # the interval stands around the mean with both, the estimate is the plain mean
+        spread = deviation / math.sqrt(num)
+        means = np.linspace(effect - 8 * spread, effect + 8 * spread, 200_001)
+        density = np.exp(-0.5 * ((means - effect) / spread) ** 2)
+        distil = (means * shift - half > 0) & (means >= band)
+        dont = means * shift + half < band
+        return ((distil | dont) * density).sum() / density.sum()
+
+    num = prompts_needed(effect, deviation, band)
+    assert num > 3
+    assert settled(num) >= 0.79
+    assert settled(num - 1) <= 0.81
+    assert settled(num - 2) < 0.8
+
+
+def test_ties_are_mentioned_when_they_are_more_than_half():
+    assert before(compared(55, 45, 100, 0)).reasons == (Reason.UNSETTLED,)
+    assert before(compared(55, 44, 101, 0)).reasons == (Reason.UNSETTLED, Reason.BOTH_GOOD)
+    assert before(compared(55, 45, 0, 100)).reasons == (Reason.UNSETTLED,)
+    assert before(compared(55, 44, 0, 101)).reasons == (Reason.UNSETTLED, Reason.BOTH_BAD)

@@ -95,3 +95,12 @@ def test_impossible_tokens_of_a_masked_class_leave_entropy_and_the_others_finite
     loss.backward()
     assert torch.isfinite(readings.student_entropy_N).all()
     assert torch.isfinite(hidden_NH.grad).all()
+
+
+@pytest.mark.parametrize("tokens", [[0, 5], [-1, 0], [5, -1]])
+def test_a_token_without_a_row_in_the_head_is_refused(tokens: list[int]) -> None:
+    head = Head(torch.zeros(7, 3), None, 5)  # two rows of padding
+    with pytest.raises(UsageError, match="tokens from 0 to 4"):
+        fused_cross_entropy(torch.zeros(2, 3), head, torch.tensor(tokens), torch.ones(2))
+    total, _ = fused_cross_entropy(torch.zeros(2, 3), head, torch.tensor([0, 4]), torch.ones(2))
+    assert total.item() == pytest.approx(2 * math.log(5), rel=1e-6)

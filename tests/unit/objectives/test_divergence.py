@@ -13,7 +13,7 @@ from naive_divergence import BETAS, EVERY_OBJECTIVE, naive, name_of
 from torch import Tensor
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives.divergence import divergence, kl_mix, objective_per_token, soft_targets
+from limbeck.objectives.divergence import divergence, kl_mix, objective_per_token, soft_targets, value_and_gradient
 from limbeck.objectives.objective import Objective
 
 DOUBLE = {"atol": 1e-10, "rtol": 0.0}
@@ -238,3 +238,27 @@ def test_settings_out_of_range_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"objective\."):
             call()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_an_observer_sees_the_plain_distributions_finite_everywhere(temperature: float) -> None:
+    student = torch.tensor([[2.0, 0.5, -1.0], [0.0, -torch.inf, 1.0]], dtype=torch.float64)
+    teacher = torch.tensor([[1.0, 0.0, 3.0], [-torch.inf, 0.0, 2.0]], dtype=torch.float64)
+    seen: list[tuple[slice, Tensor, Tensor]] = []
+    objective = Objective(beta=0.5, temperature=temperature)
+    value, _ = value_and_gradient(objective, student, teacher, False, observe=lambda *found: seen.append(found))
+    ((rows, logq, logp),) = seen
+    assert rows == slice(0, 2)
+    for logits, found in ((student, logq), (teacher, logp)):
+        # what is impossible stands at the floor of 1e4 nats, and everything else where it stood
+        torch.testing.assert_close(found, logits.log_softmax(-1).clamp(min=-1e4), rtol=0, atol=1e-12)
+    expected = divergence(student, teacher, 0.5, scale="unit", temperature=temperature)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_an_observer_sees_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limbeck.objectives.divergence.CPU_BLOCK_ELEMENTS", 12)
+    student, teacher = torch.randn(2, 50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows: list[int] = []
+    value_and_gradient(Objective(), student, teacher, False, observe=lambda block, *_: rows.extend(range(50)[block]))
+    assert rows == list(range(50))

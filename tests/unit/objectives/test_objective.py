@@ -71,3 +71,11 @@ def test_the_description_names_the_end_and_its_formula() -> None:
         in Objective(kind="kl_mix", forward_weight=0.25).describe()
     )
     assert "T²·KL(teacher‖student) with temperature T = 3" in Objective(kind="soft_targets", temperature=3).describe()
+
+
+def test_a_beta_beside_an_end_is_refused_up_to_a_billionth() -> None:
+    assert Objective(beta=1.01e-9).beta == 1.01e-9
+    assert Objective(beta=1 - 1.01e-9).beta == 1 - 1.01e-9
+    for beta in (0.99e-9, 1 - 0.99e-9):
+        with pytest.raises(UsageError, match=r"objective\.beta-near-end"):
+            Objective(beta=beta)

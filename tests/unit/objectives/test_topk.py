@@ -203,3 +203,16 @@ def test_what_does_not_fit_is_refused() -> None:
     assert refusal(student[:, :1], ids, logprobs) == "objective.topk-shape"
     assert refusal(student, logprobs, ids.float()) == "objective.topk-type"
     assert refusal(student, ids, logprobs, beta=2.0) == "objective.beta"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-3), (torch.float32, 1e-3), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)],
+)
+def test_a_sum_above_one_is_rounding_up_to_the_tolerance_of_its_type(dtype: torch.dtype, tolerance: float) -> None:
+    """One kept token, so that its log-probability is the logarithm of the sum."""
+    student, ids = torch.zeros(1, 5, dtype=torch.float64), torch.tensor([[2]])
+    below = torch.tensor([[tolerance * 0.95]], dtype=torch.float64).to(dtype)
+    assert torch.isfinite(topk_divergence(student, ids, below, 1.0)).all()
+    above = torch.tensor([[tolerance * 1.05]], dtype=torch.float64).to(dtype)
+    assert refusal(student, ids, above) == "objective.topk-sum"

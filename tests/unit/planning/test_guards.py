@@ -77,3 +77,8 @@ def test_a_growing_limit_is_no_alarm():
     assert all(not codes(growing[: number + 1]) for number in range(20))
     full = growing + [replace(growing[-1], step=21 + number) for number in range(4)]
     assert codes(full) == ["guard.cut-off"]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.05, []), (0.051, ["guard.repetition"])])
+def test_more_than_a_twentieth_of_answers_in_circles_is_said(share, said):
+    assert codes(history(6, 5, repetitive_share=share)) == said

@@ -13,6 +13,7 @@ from limbeck.errors import Refusal
 from limbeck.fast.gated import FAMILIES
 from limbeck.models.attention import LayerKinds, layer_kinds
 from limbeck.models.load import logit_transform
+from limbeck.rollouts import probe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.plain import TransformersGenerator
 from limbeck.rollouts.request import GenerationRequest
@@ -140,3 +141,77 @@ def test_running_out_of_memory_is_not_taken_for_an_architecture(monkeypatch):
     monkeypatch.setattr(Engine, "generate", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
         choose_method(tiny_model(), max_length=64, pad_id=0)
+
+
+WAYS = ("lean", "slots", "generate")  # in the order of trying them
+
+
+def with_gaps(monkeypatch, **gaps):
+    """The probe finds these gaps where it measures: of each way to write, and of batches as training has them."""
+    tried, read = [], []
+    write, batched, gap_of = probe._generate, probe._batched, probe._gap
+
+    def writing(*args):
+        tried.append(WAYS[len(tried)])
+        return write(*args)
+
+    def reading(*args, **options):
+        read.append(True)
+        return batched(*args, **options)
+
+    def gap(*args):
+        found = gaps.get("batch" if read else tried[-1], gap_of(*args))
+        read.clear()
+        return found
+
+    monkeypatch.setattr(probe, "_generate", writing)
+    monkeypatch.setattr(probe, "_batched", reading)
+    monkeypatch.setattr(probe, "_gap", gap)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lean_nats", "nats"),
+    [(torch.float32, 2e-4, 1e-3), (torch.float64, 1e-6, 1e-6), (torch.bfloat16, 0.1, 0.1)],
+)
+def test_a_way_to_write_may_be_off_by_its_tolerance_and_no_more(monkeypatch, dtype, lean_nats, nats):
+    model = tiny_model(dtype=dtype, scale=1.0)
+    above = 1 + 1e-6
+    cases = [({"lean": lean_nats}, "lean"), ({"lean": lean_nats * above, "slots": nats}, "slots")]
+    if dtype != torch.float64:  # eager attention takes its softmax in float32, where a float64 mask is not finite
+        cases.append(({"lean": lean_nats * above, "slots": nats * above, "generate": nats}, "generate"))
+    for gaps, way in cases:
+        with monkeypatch.context() as patch:
+            with_gaps(patch, **gaps)
+            method = choose_method(model, max_length=64, pad_id=0)
+            assert (method.decoder, method.gap_nats) == (way, gaps[way])
+    if dtype != torch.float64:
+        with_gaps(monkeypatch, lean=lean_nats * above, slots=nats * above, generate=nats * above)
+        with pytest.raises(Refusal, match="key/value cache"):
+            choose_method(model, max_length=64, pad_id=0)
+
+
+def test_a_padded_batch_may_be_off_by_the_tolerance_and_no_more(monkeypatch):
+    with monkeypatch.context() as patch:
+        with_gaps(patch, batch=1e-3)
+        assert choose_method(tiny_model(), max_length=64, pad_id=0).share
+    with_gaps(monkeypatch, batch=1e-3 * (1 + 1e-6))
+    with pytest.raises(Refusal, match="right-padded training batch"):
+        choose_method(tiny_model(), max_length=64, pad_id=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_way_that_writes_what_is_not_a_number_is_passed_over(monkeypatch, dtype):
+    write, tried = probe._generate, []
+
+    def broken(*args):
+        answers = write(*args)
+        tried.append(WAYS[len(tried)])
+        if tried[-1] != "generate":
+            answers[2] = replace(answers[2], logprobs=(torch.nan, *answers[2].logprobs[1:]))
+        return answers
+
+    monkeypatch.setattr(probe, "_generate", broken)
+    method = choose_method(tiny_model(dtype=dtype), max_length=64, pad_id=0)
+    assert method.decoder == "generate"
+    for way in ("lean", "slots"):
+        assert f"{way} disagrees with the plain forward pass by inf nats" in str(method)

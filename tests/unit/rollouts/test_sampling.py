@@ -2,13 +2,23 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import RecipeError
-from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, draw_tokens, sample_tokens, stream_key, uniform
+from limbeck.rollouts.sampling import (
+    GREEDY,
+    Purpose,
+    Sampling,
+    _keep_nucleus,
+    draw_tokens,
+    sample_tokens,
+    stream_key,
+    uniform,
+)
 
 COUNTERS = (7, Purpose.TRAINING, 3, "ab" * 32, 0, 0)
 
@@ -18,6 +28,41 @@ def test_each_counter_changes_the_key():
     for place, other in enumerate((8, Purpose.EVALUATION, 4, "cd" * 32, 1, 1)):
         keys.add(stream_key(*COUNTERS[:place], other, *COUNTERS[place + 1 :]))
     assert len(keys) == 7
+
+
+def test_each_purpose_has_numbers_of_its_own():
+    keys = {stream_key(7, purpose, 3, "ab" * 32, 0, 0) for purpose in Purpose}
+    assert len(keys) == len(Purpose) == 5
+    # part of what a run is: another number would give every stored run other answers when it goes on
+    assert [int(purpose) for purpose in Purpose] == [0, 1, 2, 3, 4]
+
+
+def test_the_hash_is_splitmix64():
+    """Its first five numbers from the seed 1234567, as published with the reference implementation's ports."""
+    published = (
+        *(6457827717110365317, 3203168211198807973, 9817491932198370423),
+        *(4593380528125082431, 16408922859458223821),
+    )
+    assert [uniform(1234567, position) for position in range(5)] == [(number >> 11) / 2**53 for number in published]
+
+
+def splitmix64(state):
+    """One output of SplitMix64 for a state that was advanced already, in numpy's 64-bit arithmetic."""
+    with np.errstate(over="ignore"):
+        mixed = np.uint64(state)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1, -1])
+def test_the_key_takes_in_one_counter_after_the_other(seed):
+    content = "0123456789abcdef" + "f" * 48
+    key, step = np.uint64(0), np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore"):
+        for counter in (seed % 2**64, 2, 11, 0x0123456789ABCDEF, 5, 6):
+            key = splitmix64(key + np.uint64(counter) + step)
+    assert stream_key(seed, Purpose.TEACHER, 11, content, 5, 6) == int(key)
 
 
 @given(st.integers(0, 2**63), st.integers(0, 10**6))
@@ -74,6 +119,27 @@ def test_top_k_and_top_p_keep_the_likeliest():
     assert (kept_by_k == 1).double().mean() == pytest.approx(4 / 7, abs=0.002)
     tiny_p = sample_tokens(logits_SV, uniforms_S, Sampling(top_p=0.01))
     assert set(tiny_p.tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.5, 1), (0.5 + 1e-9, 2), (0.75, 2), (0.75 + 1e-9, 3), (0.875, 3), (0.875 + 1e-9, 4)]
+)
+def test_a_nucleus_that_reaches_top_p_exactly_is_full(top_p, kept):
+    weights_SV = torch.tensor([[0.25, 1.0, 0.5, 0.25], [0.5, 0.25, 0.25, 1.0]], dtype=torch.float64)
+    order = [[1, 2, 0, 3], [3, 0, 1, 2]]  # of two equal weights, the first comes first
+    expected_SV = torch.zeros_like(weights_SV)
+    for row, ids in enumerate(order):
+        expected_SV[row, ids[:kept]] = weights_SV[row, ids[:kept]]
+    assert torch.equal(_keep_nucleus(weights_SV, top_p), expected_SV)
+
+
+def test_equal_tokens_at_the_edge_of_top_k_are_all_kept():
+    logits_SV = torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]]).expand(1000, 5)
+    uniforms_S = torch.linspace(0, 0.999, 1000, dtype=torch.float64)
+    assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=2)).tolist()) == {1, 2, 3}
+    assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=4)).tolist()) == {0, 1, 2, 3}
+    for every in (0, 5, 9):
+        assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=every)).tolist()) == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.report("GS-02")

@@ -118,3 +118,34 @@ def test_a_teacher_is_rounded_only_where_that_hardly_matters():
     assert teacher.dtype == torch.float32
     assert "scores in float32" in found
     assert dtypes == [torch.float32, torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("rounding_nats", "dtype"), [(0.0099, torch.bfloat16), (0.01, torch.float32), (0.0101, torch.float32)]
+)
+def test_rounding_a_teacher_may_cost_less_than_a_fiftieth_of_what_is_to_be_learnt(monkeypatch, rounding_nats, dtype):
+    """Student and teacher half a nat apart: the limit is at 0.01 nats."""
+    compared = []
+
+    def planned(student_logits, teacher_logits, beta):
+        compared.append((student_logits, teacher_logits, beta))
+        return torch.full(student_logits.shape[:-1], (0.5, rounding_nats)[len(compared) - 1], dtype=torch.float64)
+
+    monkeypatch.setattr("limbeck.teachers.local.divergence", planned)
+    student, loaded = tiny_model(), tiny_model(seed=1)
+    exact = loaded.head.weight_VH.clone()
+
+    def load(wanted):
+        assert wanted == torch.float32
+        return tiny_model(seed=1)
+
+    teacher, found = load_teacher_bf16_if_close(load, student, state_of(student, recipe_of()).engine, random_prompts(8))
+    assert teacher.dtype == dtype
+    assert f"by {rounding_nats:.2g} nats per token, and the student is " in found
+    assert "0.5 nats away from it" in found
+    assert torch.equal(teacher.head.weight_VH, exact.to(dtype))
+    # both are compared with the exact teacher, which is the second side: forward KL
+    (_, of_student, first), (rounded, of_rounded, second) = compared
+    assert first == second == 0.0
+    assert torch.equal(of_student, of_rounded)
+    assert 0 < (rounded - of_rounded).abs().max() < 0.5

@@ -104,3 +104,8 @@ def test_a_head_that_cannot_be_is_refused() -> None:
     for scale, softcap in ((0.0, None), (float("nan"), None), (1.0, 0.0), (1.0, -3.0)):
         with pytest.raises(UsageError, match="softcap"):
             Head(weight, None, 9, scale, softcap)
+
+
+def test_a_head_of_a_plain_layer_neither_scales_nor_caps_unless_told() -> None:
+    head = head_of(nn.Linear(4, 9), num_real=8)
+    assert (head.scale, head.softcap) == (1.0, None)

@@ -61,3 +61,8 @@ def test_counts_that_cannot_be_are_refused() -> None:
         token_weights(4, 5)
     with pytest.raises(UsageError, match="micro-batch of -1"):
         token_weights(4, -1)
+
+
+@pytest.mark.parametrize("num", [1, 2, 3])
+def test_the_tokens_of_a_small_step_weigh_one_together(num: int) -> None:
+    assert token_weights(num, num, dtype=torch.float64).tolist() == [1 / num] * num

@@ -190,13 +190,15 @@ def test_a_way_to_write_may_be_off_by_its_tolerance_and_no_more(monkeypatch, dty
             choose_method(model, max_length=64, pad_id=0)
 
 
-def test_a_padded_batch_may_be_off_by_the_tolerance_and_no_more(monkeypatch):
+@pytest.mark.parametrize(("dtype", "nats"), [(torch.float32, 1e-3), (torch.float64, 1e-6), (torch.bfloat16, 0.1)])
+def test_a_padded_batch_may_be_off_by_the_tolerance_and_no_more(monkeypatch, dtype, nats):
+    model = tiny_model(dtype=dtype, scale=1.0)
     with monkeypatch.context() as patch:
-        with_gaps(patch, batch=1e-3)
-        assert choose_method(tiny_model(), max_length=64, pad_id=0).share
-    with_gaps(monkeypatch, batch=1e-3 * (1 + 1e-6))
+        with_gaps(patch, batch=nats)
+        assert choose_method(model, max_length=64, pad_id=0).share
+    with_gaps(monkeypatch, batch=nats * (1 + 1e-6))
     with pytest.raises(Refusal, match="right-padded training batch"):
-        choose_method(tiny_model(), max_length=64, pad_id=0)
+        choose_method(model, max_length=64, pad_id=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

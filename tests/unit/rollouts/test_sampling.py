@@ -138,6 +138,7 @@ def test_equal_tokens_at_the_edge_of_top_k_are_all_kept():
     uniforms_S = torch.linspace(0, 0.999, 1000, dtype=torch.float64)
     assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=2)).tolist()) == {1, 2, 3}
     assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=4)).tolist()) == {0, 1, 2, 3}
+    assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=1)).tolist()) == {1}
     for every in (0, 5, 9):
         assert set(sample_tokens(logits_SV, uniforms_S, Sampling(top_k=every)).tolist()) == {0, 1, 2, 3, 4}
 

@@ -69,7 +69,7 @@ ROOM_BUDGETS = {
     "looking": 31,
     "machine": 194,
     "messages": 93,
-    "models": 1092,
+    "models": 1326,
     "names": 54,
     "objectives": 797,
     "planning": 431,

@@ -32,7 +32,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/evaluation",
     "src/limbeck/http.py",
     "src/limbeck/machine.py",
-    "src/limbeck/models",
     "src/limbeck/names.py",
     "src/limbeck/objectives",
     "src/limbeck/progress.py",

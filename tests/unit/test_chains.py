@@ -112,7 +112,7 @@ def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
     parent = of_kind(run, "start")[0]["parents"][0]
     assert parent == {"role": "student", "run": "long", "step": 2, "weights": content_of(long, 2)}
     assert lineage_of(run, workspace).parents[0].name == "long@2"
-    with pytest.raises(ModelError, match="of the steps 2, 3"):
+    with pytest.raises(ModelError, match="of these steps: 2, 3"):
         parse_ref("run:long@1", workspace=workspace)
     shutil.rmtree(long.model_path)  # before its end, a run's checkpoint stands on its student
     load_model(parse_ref("run:long@2", workspace=workspace), **_plainly())

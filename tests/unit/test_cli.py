@@ -179,7 +179,7 @@ def test_an_unlike_pair_exits_with_3(tmp_path, capsys):
     path = write_pair(tmp_path)
     tiny_tokenizer(corpus=OTHER_CORPUS).save_pretrained(tmp_path / "teacher")
     assert run_cli(["check", str(path)]) == 3
-    assert "do not split text alike" in capsys.readouterr().err
+    assert "use different vocabularies" in capsys.readouterr().err
 
 
 def test_chat_answers_each_line_of_a_pipe(tmp_path, capsys, monkeypatch):

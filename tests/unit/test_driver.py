@@ -177,7 +177,7 @@ def test_the_same_size_with_another_id_map_is_refused_before_a_weight_is_read(tm
     path = write_pair(tmp_path)
     tiny_tokenizer(corpus=OTHER_CORPUS).save_pretrained(tmp_path / "teacher")
     monkeypatch.setattr("limbeck.training.setup.load_model", _refuse)
-    with pytest.raises(VocabularyMismatch, match=r"ids name different tokens: \d+ is '.*' and '.*'") as caught:
+    with pytest.raises(VocabularyMismatch, match=r"ids stand for different tokens: \d+ is '.*' and '.*'") as caught:
         run(path)
     assert caught.value.exit_code == 3
     assert not (tmp_path / "runs").exists()

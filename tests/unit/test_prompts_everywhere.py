@@ -122,7 +122,7 @@ def test_the_ids_of_a_prompt_are_the_same_in_every_place(tmp_path, seen, tokeniz
         else:
             assert (text.count("<|endoftext|>"), turns[0]) == (1, tokenizer.bos_token_id)
     if tokenizer.bos_token is None:
-        assert any("adds a system text to 2 rows" in note for note in notes_of(practised))
+        assert any("adds a system message to 2 rows" in note for note in notes_of(practised))
         learnt = [tokenizer.decode(ids) for ids in material_of(tmp_path / "recipe.yaml").targets.answers.values()]
         assert learnt == ["ten<|im_end|>"] * 6
 
@@ -140,7 +140,7 @@ def test_a_base_model_without_a_template_is_named_before_a_weight_is_read(tmp_pa
     told = " ".join(capsys.readouterr().err.split())
     assert "recipe.template-missing" in told
     assert "student has no chat template" in told
-    assert "template: FILE with jinja text, or template: none where each prompt is one plain text" in told
+    assert "template: FILE with a Jinja template, or template: none if each prompt is one plain text" in told
 
 
 @pytest.mark.report("CT-05")
@@ -291,10 +291,12 @@ def test_bad_rows_are_listed_in_one_go_before_training_or_left_out_on_request_an
     for verb in ("check", "train"):
         assert run_cli([verb, str(path)]) == 2
         told = " ".join(capsys.readouterr().err.split())
-        assert "rows.jsonl has 3 faults" in told
-        assert 'rows.jsonl:17 (id "t17"), messages[1] (user): the template says "roles must alternate"' in told
-        assert 'rows.jsonl:500 (id "t500"), messages[0] (system): the template says "roles must alternate"' in told
-        assert 'rows.jsonl:999 (id "t999"): the row carries no answer' in told
+        assert "rows.jsonl has 3 invalid rows (3 errors)" in told
+        assert 'rows.jsonl:17 (id "t17"), messages[1] (user): the template fails with "roles must alternate"' in told
+        assert (
+            'rows.jsonl:500 (id "t500"), messages[0] (system): the template fails with "roles must alternate"' in told
+        )
+        assert 'rows.jsonl:999 (id "t999"): the row has no answer' in told
         assert "or set bad_rows: skip to leave them out" in told
     assert not (tmp_path / "runs").exists()
     done = run(path, "bad_rows=skip")
@@ -312,11 +314,12 @@ def test_with_no_usable_row_there_is_no_run_whatever_the_choice(tmp_path, capsys
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]}] * 5
     path = write_pair(tmp_path, rows=rows, held_out=2, **SUPERVISED)
     for choice in ("refuse", "skip"):
-        with pytest.raises(DataError, match="5 faults"):
+        with pytest.raises(DataError, match=r"5 invalid rows \(5 errors\)") as raised:
             run(path, f"bad_rows={choice}")
+        assert ("set bad_rows: skip" in raised.value.fix) == (choice == "refuse")
         assert run_cli(["train", str(path), "--set", f"bad_rows={choice}"]) == 2
     write_rows(tmp_path / "rows.jsonl", [prompt_row(f"a {number}") for number in range(5)])
-    with pytest.raises(DataError, match="the row carries no answer"):
+    with pytest.raises(DataError, match="the row has no answer"):
         run(path, "bad_rows=skip")
     assert "rows.jsonl:1" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

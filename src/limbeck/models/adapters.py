@@ -1,13 +1,13 @@
-"""LoRA: a pair of thin matrices beside every linear layer of a frozen student (Hu et al. 2021), by peft.
+"""LoRA: two low-rank matrices for every linear layer of a frozen student (Hu et al. 2021), with peft.
 
-    y = x·Wᵀ + (alpha / rank)·x·Aᵀ·Bᵀ      A starts at random and B at 0, so the first step starts at the base itself
+    y = x·Wᵀ + (alpha / rank)·x·Aᵀ·Bᵀ      A is random and B is 0 at first, so training starts at the base itself
 
-All linear layers of the body have one. The output head and the embedding never do: the objective reads the head as a
-plain layer, and a tied pair of tables stays one table, with adapters, merged and on disk. There is no dropout, for the
-student that trains must be the student that wrote.
+Every linear layer of the body gets an adapter. The output head and the embedding never do: the objective uses the head
+as a plain layer, and tied weights stay tied, with adapters, merged and on disk. There is no dropout, because the
+student that trains must be the student that generates.
 
-An adapter on disk is in peft's own format and tells its base by content: the base's weights hash stands in the metadata
-of adapter_model.safetensors.
+An adapter on disk has peft's own format and identifies its base by content: the hash of the base's weights is in the
+metadata of adapter_model.safetensors.
 
 Shapes  R = rank, I = inputs of a layer, O = its outputs.
 """
@@ -29,8 +29,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from limbeck.compat import lora_scaling, lora_weights
-from limbeck.errors import ModelError
+from limbeck.errors import Note
 from limbeck.models.language_model import LanguageModel
+from limbeck.models.messages import pairs as messages
 from limbeck.models.save import atomic_folder, weights_hash
 
 __all__ = [
@@ -44,17 +45,17 @@ __all__ = [
     "without_adapters",
 ]
 
-ADAPTER = "default"  # peft's name for the only one
+ADAPTER = "default"  # peft's name for the only adapter
 WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # what peft puts before the names of a file's tensors
+PREFIX = "base_model.model."  # peft's prefix of the tensor names in a file
 BASE_HASH = "base_sha256"
-# Adapter and merged weights compute the same by other roundings, relative to the largest hidden state.
+# Hidden states with adapter and with merged weights differ by rounding, relative to the largest.
 MERGE_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class AdapterFacts:
-    """What trains in a student with adapters, and how much of it that is."""
+    """Which layers of a student have adapters, and how many weights are trained and frozen."""
 
     rank: int
     alpha: int
@@ -62,18 +63,20 @@ class AdapterFacts:
     num_trained: int
     num_frozen: int
 
-    def describe(self) -> str:
-        share = self.num_trained / self.num_frozen
-        return (
-            f"LoRA of rank {self.rank} trains {self.num_trained:,} weights beside {self.num_frozen:,} frozen ones "
-            f"({share:.1%}), at {', '.join(self.modules)}; embedding and output head stay as they are."
+    def describe(self) -> Note:
+        return messages.adapter_facts(
+            rank=self.rank,
+            num_trained=self.num_trained,
+            num_frozen=self.num_frozen,
+            share=self.num_trained / self.num_frozen,
+            modules=list(self.modules),
         )
 
 
 def attach_adapters(model: LanguageModel, *, rank: int, alpha: int, seed: int) -> None:
-    """Put an adapter beside every linear layer of the body and freeze all other weights, in place.
+    """Add an adapter to every linear layer of the body and freeze all other weights, in place.
 
-    A follows from `seed` alone, the global random state is kept; B is 0, so the model still says what its base says.
+    A depends on `seed` alone, and the global random state is kept; B is 0, so the model still equals its base.
     """
     layers = body_layers(model.module)
     settings = LoraConfig(
@@ -87,12 +90,12 @@ def attach_adapters(model: LanguageModel, *, rank: int, alpha: int, seed: int) -
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         inject_adapter_in_model(settings, model.module, adapter_name=ADAPTER)
-    assert _adapted(model.module).keys() == layers.keys(), "an adapter beside each of them and no other"
+    assert _adapted(model.module).keys() == layers.keys(), "every layer of the body has an adapter, and no other layer"
     model.module.eval()
 
 
 def body_layers(module: PreTrainedModel) -> dict[str, nn.Module]:
-    """Every linear layer of a model without adapters by its name, all but the output head."""
+    """Every linear layer of a model without adapters by its name, except the output head."""
     head = module.get_output_embeddings()
     return {
         name: layer
@@ -102,7 +105,7 @@ def body_layers(module: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def adapter_facts(model: LanguageModel) -> AdapterFacts | None:
-    """What `attach_adapters` made of a model, None if it has no adapters."""
+    """The facts about the adapters of a model, None if it has none."""
     layers = _adapted(model.module)
     if not layers:
         return None
@@ -113,10 +116,9 @@ def adapter_facts(model: LanguageModel) -> AdapterFacts | None:
 
 
 def merged_weight(linear: nn.Module) -> Tensor:
-    """The weight with which a plain layer computes what this one does, in its own dtype, shape and without gradient.
+    """The weight of a linear layer with its adapter merged, in the layer's own dtype and shape, without gradient.
 
-    Takes a plain linear layer, whose weight it is, or one with an adapter: then W + (alpha / rank)·B·A, computed in
-    float32 or wider.
+    For a layer with an adapter it is W + (alpha / rank)·B·A, computed in float32 or wider; for a plain layer, W itself.
     """
     if not isinstance(linear, AdaptedLinear):
         return linear.get_parameter("weight").detach()
@@ -129,7 +131,7 @@ def merged_weight(linear: nn.Module) -> Tensor:
 
 
 def without_adapters(model: LanguageModel) -> LanguageModel:
-    """The base as a model of its own that shares every weight with this one: a second view, no second copy."""
+    """The base model as a second model that shares every weight with this one; nothing is copied."""
     if not _adapted(model.module):
         return model
     memo: dict[int, object] = {id(tensor): tensor for tensor in (*model.module.parameters(), *model.module.buffers())}
@@ -140,9 +142,10 @@ def without_adapters(model: LanguageModel) -> LanguageModel:
 
 @torch.no_grad()
 def merge_adapters(model: LanguageModel) -> None:
-    """Add every adapter to its layer's weight, in place and layer by layer: then the model is a plain one.
+    """Merge every adapter into the weight of its layer, in place and layer by layer; the result has no adapters.
 
-    Views of the base keep the base's weights. Raises ModelError if the merged model computes something else.
+    Models from `without_adapters` keep the base's weights. Raises ModelError if merging changes the hidden states by
+    more than rounding.
     """
     before_NH, _ = model.on_few_tokens()
     for layer in _adapted(model.module).values():
@@ -151,29 +154,24 @@ def merge_adapters(model: LanguageModel) -> None:
     merged_NH, _ = model.on_few_tokens()
     gap = ((merged_NH - before_NH).abs().max() / before_NH.abs().max()).item()
     if not gap <= MERGE_TOLERANCE:
-        raise ModelError(
-            "adapter.merge",
-            given=f"Merging the adapters of {model.name} changes its hidden states by {gap:.1e} of the largest.",
-            needed="The merged model has to answer as the student that was trained.",
-            fix="Use the adapter beside its base, and report this architecture.",
-        )
+        raise messages.merge_differs(model=model.name, gap=gap)
 
 
 def save_adapters(model: LanguageModel, folder: Path) -> None:
-    """Write the adapters as peft does, with the base's hash."""
+    """Save the adapters in peft's format, with the hash of the base's weights."""
     path, settings = model.ref.path, copy.copy(_settings(model.module))
     settings.base_model_name_or_path = model.ref.hub_id if path is None else str(path.resolve())
     settings.revision = model.ref.revision
     settings.inference_mode = True
     tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model.module).items()}
     about = {"format": "pt", BASE_HASH: weights_hash(without_adapters(model).module)}
-    with atomic_folder(folder) as beside:
-        settings.save_pretrained(str(beside))
-        save_file(tensors, beside / WEIGHTS, metadata=about)
+    with atomic_folder(folder) as partial:
+        settings.save_pretrained(str(partial))
+        save_file(tensors, partial / WEIGHTS, metadata=about)
 
 
 def _settings(module: PreTrainedModel) -> LoraConfig:
-    """Those with which the adapters were attached."""
+    """The peft settings of the adapters."""
     settings: Any = module.peft_config
     return settings[ADAPTER]
 
@@ -187,7 +185,7 @@ def _adapted(module: nn.Module) -> dict[str, AdaptedLinear]:
 
 
 def _tensors(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of all adapters under the names that they have in peft's files."""
+    """The weights of all adapters, by their names in peft's files."""
     return {
         f"{PREFIX}{name}.{side}.weight": matrix
         for name, layer in _adapted(module).items()
@@ -196,7 +194,7 @@ def _tensors(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _remove_adapters(module: PreTrainedModel) -> None:
-    """Put the plain layers back in the place of those with adapters."""
+    """Replace the layers with adapters by the plain layers, in place."""
     for name, layer in _adapted(module).items():
         module.set_submodule(name, layer.get_base_layer())
     del module.peft_config

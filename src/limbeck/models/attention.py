@@ -1,7 +1,7 @@
-"""Which keys a query may see, and a cache that lets several rows share the text that they begin with.
+"""Attention masks, and a cache with which several rows share the tokens that they begin with.
 
-Masks are always explicit and follow from positions alone: a query sees the keys at its own position and before it.
-What fills a row up has a later position than anything that is asked of the row, so it is never seen.
+Masks are always explicit and follow from positions alone: a query attends to the keys at its own position and before.
+Padding comes after all tokens of its row, so it is never attended to.
 
 Shapes  B = sequences, T = positions, K = key positions, G = key/value heads, D = head size.
 """
@@ -18,20 +18,20 @@ from transformers.cache_utils import Cache
 
 __all__ = ["NEVER_SEEN", "ContextCache", "ExplicitCache", "LayerKinds", "Unsuitable", "attention_mask", "layer_kinds"]
 
-# The position of a key that belongs to nobody.
+# The position of a padding key.
 NEVER_SEEN = 1 << 40
 
 
 @dataclass(frozen=True)
 class LayerKinds:
-    """The kinds of attention layer in a model, and its sliding window if a layer has one."""
+    """The kinds of attention layers of a model, and the sliding window if a layer has one."""
 
     kinds: frozenset[str]
     window: int | None
 
 
 def layer_kinds(config: PretrainedConfig) -> LayerKinds:
-    """The layers of a model, from its configuration."""
+    """The kinds of layers of a model, from its configuration."""
     settings = config.get_text_config().to_dict()
     window = settings.get("sliding_window")
     kinds = settings.get("layer_types")
@@ -43,11 +43,11 @@ def layer_kinds(config: PretrainedConfig) -> LayerKinds:
 def attention_mask(
     query_positions_BT: Tensor, key_positions_BK: Tensor, dtype: torch.dtype, layers: LayerKinds
 ) -> Tensor | dict[str, Tensor]:
-    """Which keys each query may see, as numbers to add to the attention scores.
+    """The additive mask of the attention scores.
 
-    `key_positions_BK` may have one row for all queries. Returns [B, 1, T, K]: 0 where key <= query (and query - key <
-    window in a sliding layer), the lowest finite number elsewhere. Models that mix kinds of layer get one mask for
-    each kind.
+    `key_positions_BK` may have one row for all queries. Returns [B, 1, T, K] in `dtype`: 0 where key <= query (and
+    query - key < window in a sliding layer), the lowest finite number elsewhere. A model with several kinds of layers
+    gets one mask for each kind.
     """
     query_BT1, key_B1K = query_positions_BT.unsqueeze(2), key_positions_BK.unsqueeze(1)
     lowest = torch.finfo(dtype).min
@@ -66,11 +66,11 @@ def attention_mask(
 
 
 class Unsuitable(Exception):
-    """An architecture asks more of its cache than keys and values at explicit positions; `str` says what."""
+    """An architecture needs more of its cache than keys and values at explicit positions; `str` is what it needs."""
 
 
 class _NoLayers(list[Any]):
-    """The layers of a cache that keeps none of transformers' own; whoever asks for one keeps a state of its own."""
+    """The layers of a cache without transformers' own; an architecture that uses one keeps other state there."""
 
     def __getitem__(self, index: Any) -> Any:
         raise Unsuitable("it reads the layers of its cache")
@@ -86,20 +86,20 @@ class ExplicitCache(Cache):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise Unsuitable(f"it asks its cache for {name}")
+        raise Unsuitable(f"it uses {name} of its cache")
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0  # a model must not add an offset of its own to the positions
+        return 0  # the model must not add an offset to the positions
 
 
 class ContextCache(ExplicitCache):
-    """Puts the keys and values of a context that was read before in front of a pass's own, and keeps both.
+    """Prepends the keys and values of a context to those of the current pass, and stores both.
 
-    Differentiable: what the rows learn about a context that they share is summed where the context was read.
+    Differentiable: the gradients of all rows that share a context are summed in the context.
     """
 
     def __init__(self, context: ContextCache | None = None, row_B: Tensor | None = None) -> None:
-        """`row_B` says which row of `context` each row of the next pass goes on from."""
+        """`row_B` (int64) is the row of `context` that each row of the next pass continues."""
         super().__init__()
         self._context = context
         self._row_B = row_B
@@ -119,5 +119,5 @@ class ContextCache(ExplicitCache):
 
 
 def _rows(stored: Tensor, row_B: Tensor) -> Tensor:
-    """Rows of what is stored; the only row is not copied, and its gradient is a sum instead of a scatter."""
+    """Rows of a stored tensor; a single row is expanded, so its gradient is a sum instead of a scatter."""
     return stored.expand(len(row_B), -1, -1, -1) if len(stored) == 1 else stored[row_B]

@@ -1,4 +1,4 @@
-"""A causal language model in this process: what training, generation and scoring ask of it.
+"""A causal language model in this process, as training, generation and scoring use it.
 
 Shapes  B = sequences, T = positions, N = completion positions of all sequences, H = hidden, V = vocabulary.
 """
@@ -28,8 +28,8 @@ __all__ = ["LanguageModel"]
 class LanguageModel:
     """A causal language model in this process: its body gives hidden states, its head turns them into logits.
 
-    The module stays in evaluation mode, also while it trains: dropout would make the student that is trained another
-    one than the student that wrote.
+    The module stays in evaluation mode, even in training: with dropout, the student that trains would differ from the
+    student that generates.
     """
 
     ref: ModelRef
@@ -56,11 +56,11 @@ class LanguageModel:
 
     @cached_property
     def takes_positions(self) -> bool:
-        """Whether the architecture is told positions; others count them from a padding mask, as Bloom and MPT do."""
+        """Whether the architecture takes positions; others count them from a padding mask, as Bloom and MPT do."""
         return "position_ids" in signature(self.module.base_model.forward).parameters
 
     def require_positions(self) -> None:
-        """Raises Unsuitable where a pass over explicit positions and masks would mean something else."""
+        """Raises Unsuitable if the architecture does not support explicit positions and masks."""
         if not self.takes_positions:
             raise Unsuitable("it counts positions itself, from a padding mask")
 
@@ -69,7 +69,7 @@ class LanguageModel:
         return replace(self, head=replace(self.head, num_real=num_real))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Token ids as text, control tokens shown. For reading only: text is never tokenised again."""
+        """Token ids as text with control tokens. For display only: the text is never tokenised again."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         assert isinstance(text, str)
         return text
@@ -90,7 +90,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def on_few_tokens(self) -> tuple[Tensor, Tensor]:
-        """Hidden states [N, H] and the architecture's own logits [N, V] of a few tokens, to compare models by."""
+        """Hidden states [N, H] and the architecture's own logits [N, V] of eight tokens, to compare models."""
         ids_BT = torch.arange(1, 9, device=self.device).remainder(self.head.num_real).unsqueeze(0)
         positions_BT, mask_BT = torch.arange(8, device=self.device).unsqueeze(0), torch.ones_like(ids_BT)
         own = self.module(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT)
@@ -101,22 +101,22 @@ class LanguageModel:
         if batch.context is None:
             hidden_BTH = self.hidden(batch.ids_BT, batch.positions_BT, batch.mask_BT)
         else:
-            hidden_BTH, _, _ = self._read(batch)
+            hidden_BTH, _, _ = self._forward_with_context(batch)
         return hidden_BTH.flatten(0, 1)[batch.predict_N]
 
-    def _read(self, batch: TokenBatch) -> tuple[Tensor, ContextCache, Tensor]:
-        """Hidden states [B, T, H], the context read first; keys and values as stored, and their positions [B, K]."""
+    def _forward_with_context(self, batch: TokenBatch) -> tuple[Tensor, ContextCache, Tensor]:
+        """Hidden states [B, T, H] after the context, the cache of keys and values, and their positions [B, K]."""
         self.require_positions()
         context_cache, context_BK = None, None
         if batch.context is not None:
-            _, context_cache, context_BK = self._read(batch.context.batch)
+            _, context_cache, context_BK = self._forward_with_context(batch.context.batch)
             context_BK = context_BK[batch.context.row_B]
         cache = ContextCache(context_cache, batch.context.row_B if batch.context is not None else None)
 
         def with_context(own_BT: Tensor) -> Tensor:
             return own_BT if context_BK is None else torch.cat([context_BK, own_BT], dim=1)
 
-        # within this pass what fills a row up comes after all that is asked of the row; for later passes it is nobody's
+        # within this pass, padding comes after all tokens of its row; for later passes its keys get NEVER_SEEN
         mask = attention_mask(
             batch.positions_BT, with_context(batch.positions_BT), self.dtype, layer_kinds(self.module.config)
         )

@@ -1,4 +1,4 @@
-"""A module that belongs to the caller: lent for a while, and given back with nothing changed but trained weights."""
+"""A module that belongs to the caller: after use, everything except the values of its weights is restored."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["lent"]
 
 @contextmanager
 def lent(module: PreTrainedModel) -> Generator[None]:
-    """Whatever happens to `module` within the block is undone at its end, also after an error, but for its numbers.
+    """Changes of `module` within the block are undone at its end, also after an error, except the values of weights.
 
-    Undone are replaced `forward` functions, adapters, training mode, `requires_grad`, gradients, hooks on parameters,
-    configurations, dtypes and devices. Parameters stay the objects that they were; numbers that were trained are
-    rounded to the parameter's own dtype.
+    Restored are `forward` functions, adapters, training mode, `requires_grad`, gradients, hooks on parameters,
+    configurations, dtypes and devices. Parameters remain the same objects; trained values are rounded to the
+    parameter's own dtype.
     """
     parts = {part: _attributes(part) for part in module.modules()}
     configs = {id(config): (config, dict(vars(config))) for part in parts for config in _configs(part)}
@@ -37,7 +37,7 @@ def lent(module: PreTrainedModel) -> Generator[None]:
     finally:
         for part, name, weight, *_ in weights:
             now = part._parameters.get(name)
-            if now is not None and now is not weight:  # a merged adapter put a parameter of its own here
+            if now is not None and now is not weight:  # merging an adapter replaced the parameter
                 weight.data = now.data
         seen: set[int] = set()
         for _, _, weight, place, requires_grad, grad, hooks in weights:
@@ -58,17 +58,17 @@ def lent(module: PreTrainedModel) -> Generator[None]:
 
 
 def _place(weight: nn.Parameter) -> tuple[torch.device, torch.dtype, int]:
-    """Where the numbers of a parameter lie, without keeping that memory."""
+    """Device, dtype and address of a parameter's values, without a reference to that memory."""
     return weight.device, weight.dtype, weight.data.data_ptr()
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:
-    """What a module consists of; its tables of parameters, buffers, parts and hooks as copies."""
+    """The attributes of a module; dictionaries of parameters, buffers, submodules and hooks are copied."""
     return {name: copy.copy(value) if isinstance(value, dict) else value for name, value in vars(part).items()}
 
 
 def _configs(part: nn.Module) -> Iterator[PretrainedConfig]:
-    """The configurations that a module holds, and those within them."""
+    """The configurations of a module, and those nested in them."""
     todo = [value for value in vars(part).values() if isinstance(value, PretrainedConfig)]
     while todo:
         config = todo.pop()

@@ -1,9 +1,9 @@
-"""Models that the caller holds as objects: named by a fingerprint of their weights, so that a recipe can tell of them.
+"""Models that the caller passes as objects: a recipe refers to them by a fingerprint of their weights.
 
     memory:3f9a0c54b1e2d687 from Qwen/Qwen2.5-3B-Instruct
 
-Within `hold` the fingerprint leads to the object. In any other process the weights are read from the name after `from`,
-which is the one that transformers loaded them by, and must have the same fingerprint.
+Within `hold` the fingerprint refers to the object. In any other process the weights are loaded from the name after
+`from`, by which transformers loaded the object, and must have the same fingerprint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreT
 from limbeck.compat import choose_attention
 from limbeck.models.fingerprint import weights_hash
 from limbeck.models.lent import lent
-from limbeck.models.messages import no_tokenizer, not_in_memory, other_weights, unfit_object
+from limbeck.models.messages import objects as messages
 from limbeck.models.packed import pack_parameters
 from limbeck.models.refs import ModelRef
 
@@ -49,15 +49,15 @@ __all__ = [
 
 PREFIX, FROM = "memory:", " from "
 NUM_DIGITS = 16
-# What a model may have been rounded to since it was stored.
+# The dtypes that a model may have been rounded to since it was stored.
 READINGS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """A caller's model with its tokenizer; `name` is what it came with, empty if nothing is known.
+    """A caller's model with its tokenizer; `name` is the name it was loaded by, empty if it is unknown.
 
-    Where `itself` is true the module is used as it is, and trained if the run trains it; else a copy of it.
+    If `itself` is true, the module itself is used and, if the run trains it, trained; otherwise a copy of it.
     """
 
     module: PreTrainedModel
@@ -68,7 +68,7 @@ class MemoryModel:
 
     @property
     def text(self) -> str:
-        """How a recipe names it."""
+        """How a recipe refers to it."""
         return f"{PREFIX}{self.fingerprint}" + (f"{FROM}{self.name}" if self.name else "")
 
 
@@ -78,9 +78,9 @@ _ROWS: ContextVar[tuple[Path, ...]] = ContextVar("_ROWS", default=())
 
 @contextmanager
 def hold(models: Sequence[MemoryModel], rows: Path | None = None) -> Generator[None]:
-    """Within the block these models are found by their fingerprints; at its end they are as they were (see `lent`).
+    """Within the block these models are found by their fingerprints; at its end they are restored (see `lent`).
 
-    `rows` is a folder for the time of the block, with the rows that were given as objects.
+    `rows` is a folder that exists during the block, with the rows that were given as objects.
     """
     with lend(models), known(models, rows):
         yield
@@ -113,26 +113,29 @@ def held() -> Mapping[str, MemoryModel]:
 
 
 def holds_rows(path: str | Path) -> bool:
-    """Whether a file has rows that were given as objects, and is gone soon."""
+    """Whether a file contains rows that were given as objects, so that it exists only for a while."""
     return Path(path).parent in _ROWS.get()
 
 
 def memory_model(
     module: object, tokenizer: PreTrainedTokenizerBase | None, *, what: str, itself: bool = False
 ) -> MemoryModel:
-    """A caller's model as Limbeck uses it; without a tokenizer, the one of the name that the model came with.
+    """A caller's model as Limbeck uses it; without a tokenizer, the one of the name that the model was loaded by.
+
+    `what` is its role, for messages.
 
     Raises:
-        ModelError: it is no causal language model of transformers, or no tokenizer is found for it.
+        ModelError: it is not a causal language model of transformers, or it has no tokenizer.
     """
     if not isinstance(module, PreTrainedModel):
-        raise unfit_object(model=f"The {what}", reason=f"it is an object of type {type(module).__name__}")
+        raise messages.unfit_type(role=what, kind=type(module).__name__)
     if module.get_output_embeddings() is None:
-        raise unfit_object(model=f"The {what}", reason=f"{type(module).__name__} has no output head")
+        raise messages.object_without_head(role=what, kind=type(module).__name__)
     for name, weight in module.named_parameters():
-        if not weight.is_floating_point() or weight.device.type == "meta":
-            found = "on the meta device, without numbers" if weight.device.type == "meta" else f"of type {weight.dtype}"
-            raise unfit_object(model=f"The {what}", reason=f"{name} is {found}")
+        if weight.device.type == "meta":
+            raise messages.object_without_weights(role=what, weight=name)
+        if not weight.is_floating_point():
+            raise messages.object_quantised(role=what, weight=name, dtype=str(weight.dtype).removeprefix("torch."))
     name = getattr(module.config, "_name_or_path", "") or ""
     if name and Path(name).expanduser().is_dir():
         name = str(Path(name).expanduser().resolve())
@@ -142,40 +145,40 @@ def memory_model(
 
 def _tokenizer_of(name: str, what: str) -> PreTrainedTokenizerBase:
     if not name:
-        raise no_tokenizer(model=f"The {what}", reason=": it has none")
+        raise messages.no_tokenizer(role=what)
     try:
         found = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         assert isinstance(found, PreTrainedTokenizerBase)
         return found
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise no_tokenizer(model=f"The {what}", reason=f" {name} ({reason[0]})") from error
+        raise messages.tokenizer_of_name_unreadable(role=what, name=name, reason=reason[0]) from error
 
 
 def is_in_memory(text: str) -> bool:
-    """Whether a model's text names an object."""
+    """Whether a model string refers to an object."""
     return text.startswith(PREFIX)
 
 
 def fingerprint_in(text: str) -> str:
-    """The fingerprint that a model's text names."""
+    """The fingerprint in a model string."""
     return text.removeprefix(PREFIX).partition(FROM)[0]
 
 
 def parse_memory(text: str) -> tuple[ModelRef | None, str, str]:
-    """The reference of an object that is held, None if it is not; its fingerprint and the name it came with."""
+    """The reference of an object, None if it is not in this process; its fingerprint, and the name it was loaded by."""
     digits, _, name = text.removeprefix(PREFIX).partition(FROM)
     ref = ModelRef(text, "memory", None, None, fingerprint=digits) if digits in held() else None
     if ref is None and not name:
-        raise not_in_memory(model=text, reason=", and had no name")
+        raise messages.unnamed_not_in_memory(model=text)
     return ref, digits, name
 
 
 def held_model(ref: ModelRef) -> MemoryModel:
-    """The object that a reference of kind `memory` names."""
+    """The object that a reference of kind `memory` refers to."""
     found = held().get(str(ref.fingerprint))
     if found is None:
-        raise not_in_memory(model=ref.text, reason="")
+        raise messages.not_in_memory(model=ref.text)
     return found
 
 
@@ -188,7 +191,7 @@ def tokenizer_of(ref: ModelRef) -> PreTrainedTokenizerBase:
 
 
 def generation_config_of(ref: ModelRef) -> GenerationConfig:
-    """The object's own generation config; where it has none, what its configuration says of stop ids."""
+    """The object's own generation config; if it has none, the one that follows from its configuration."""
     module = held_model(ref).module
     own = getattr(module, "generation_config", None)
     return GenerationConfig.from_model_config(module.config) if own is None else copy.deepcopy(own)
@@ -221,12 +224,12 @@ def put_in_place(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: 
 
 @torch.no_grad()
 def verify_fingerprint(ref: ModelRef, module: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Check weights that were read in float32 by the name of an object, and round them to `dtype`, in place.
+    """Check weights that were loaded in float32 by the name of an object, and round them to `dtype`, in place.
 
-    The object may have been held in a half type: then the weights are rounded to that first.
+    The object may have been in a 16-bit dtype: then the weights are rounded to that first.
 
     Raises:
-        Refusal: they are other weights.
+        Refusal: the weights are different ones.
     """
     found = ""
     for reading in READINGS:
@@ -236,9 +239,9 @@ def verify_fingerprint(ref: ModelRef, module: PreTrainedModel, dtype: torch.dtyp
             for weight in module.parameters():
                 weight.data = weight.data.to(reading).to(dtype)
             return
-    raise other_weights(model=str(ref.origin), expected=str(ref.fingerprint), found=found)
+    raise messages.other_weights(model=str(ref.origin), expected=str(ref.fingerprint), found=found)
 
 
 def read_from_origin(ref: ModelRef, text: str, digits: str, name: str) -> ModelRef:
-    """The reference of a name that an object came with, to be read from there and checked."""
+    """The reference `ref` of the name that an object was loaded by, with the object's text and fingerprint."""
     return replace(ref, text=text, fingerprint=digits, origin=name)

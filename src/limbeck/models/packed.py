@@ -1,8 +1,8 @@
-"""A model's weights in one piece of memory, in the order in which a pass reads them.
+"""A model's weights in one block of memory, in the order in which a forward pass uses them.
 
-Writing a token reads every weight once and computes little with it, so on a CPU the time goes into finding the weights.
-One piece in large pages is found several times as fast as many pieces in small ones, and weights that lie side by side
-can be read as one matrix (queries, keys and values; gate and up) without a copy.
+Generating a token uses every weight once and computes little with it, so on a CPU memory access takes most of the time.
+One block in large pages is several times as fast to access as many blocks in small pages, and adjacent weights can be
+used as one matrix (queries, keys and values; gate and up) without a copy.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 __all__ = ["joined", "large_buffer", "pack_parameters"]
 
-# A line of the cache; every weight begins at one.
+# A cache line; every weight is aligned to it.
 ALIGNMENT_BYTES = 64
 
 
 def pack_parameters(module: nn.Module) -> None:
-    """Move all parameters of one type and device into one buffer, in place; values and names stay as they are."""
+    """Move all parameters of one dtype and device into one buffer, in place; values and names do not change."""
     groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in module.parameters():  # a tied one comes once
+    for parameter in module.parameters():  # tied parameters appear once
         groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for (dtype, device), parameters in groups.items():
         unit = ALIGNMENT_BYTES // dtype.itemsize
@@ -36,7 +36,7 @@ def pack_parameters(module: nn.Module) -> None:
 
 
 def large_buffer(num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised buffer; on a CPU under Linux in large pages, where the system gives them."""
+    """An uninitialised buffer; on a CPU under Linux in large pages, if the system provides them."""
     if device.type != "cpu" or sys.platform != "linux" or num_elements == 0:
         return torch.empty(num_elements, dtype=dtype, device=device)
     memory = mmap.mmap(-1, num_elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

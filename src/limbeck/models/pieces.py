@@ -1,4 +1,4 @@
-"""What single token ids stand for: bytes, since one token may be half a character."""
+"""The bytes of single tokens; not text, because a token may be part of a character."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from limbeck.runs.marks import Piece
 
 __all__ = ["token_pieces"]
 
-_BYTE = re.compile("<0x([0-9A-F]{2})>")  # how vocabularies with byte fallback name a byte
-_BLANK = "\N{LOWER ONE EIGHTH BLOCK}"  # how they write a blank
+_BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in vocabularies with byte fallback
+_BLANK = "\N{LOWER ONE EIGHTH BLOCK}"  # a blank in these vocabularies
 
 
 def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[int, Piece]:
-    """The piece of each id. Text that any run of tokens stands for is the bytes of their pieces, joined."""
+    """The piece of each id. The text of consecutive tokens is the joined bytes of their pieces."""
     wanted = sorted(set(ids))
     added = tokenizer.added_tokens_decoder
     decoder = _decoder(tokenizer)
@@ -40,7 +40,7 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The settings of what turns tokens into text, as JSON; empty for a tokenizer that does not say."""
+    """The settings of the tokenizer's decoder as JSON; empty if they are not known."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return ""
     decoder = tokenizer.backend_tokenizer.decoder

@@ -1,4 +1,4 @@
-"""What a model string means: hub id, folder, file.gguf, run:NAME, openai:MODEL, vllm:URL, or a model in memory."""
+"""What a model string refers to: hub id, folder, file.gguf, run:NAME, openai:MODEL, vllm:URL, or a model in memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ RefKind = Literal["hub", "folder", "gguf", "run", "hosted", "served", "memory"]
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A model string and what it means.
+    """A model string and what it refers to.
 
-    `text` is as written; `hosted` is a chat API and `served` a scoring server. `path` is the folder or file, None where
-    there is none here; `revision` is the branch, tag or commit of a hub id, None for the default branch. `weights` is
-    the file of a checkpoint, whose tensors replace those at `path`, and `step` its step.
+    `text` is the string itself; kind `hosted` is a hosted API and `served` a scoring server. `path` is the folder or
+    file, None if there is none on this machine; `revision` is the branch, tag or commit of a hub id, None for the
+    default branch. `weights` is the file of a checkpoint, whose tensors replace those at `path`, and `step` its step.
 
-    `fingerprint` identifies the weights of a model that was given as an object (see `models.memory`), by the first
-    digits of their hash. Of kind `memory` the object is at hand; of another kind the weights are read from `origin`,
-    the name that the object came with, and must have this fingerprint.
+    `fingerprint` is the first digits of the hash of the weights of a model that was given as an object (see
+    `models.memory`). If the kind is `memory`, the object is in this process; otherwise the weights are loaded from
+    `origin`, the name under which transformers loaded the object, and must have this fingerprint.
     """
 
     text: str
@@ -35,5 +35,5 @@ class ModelRef:
 
     @property
     def hub_id(self) -> str:
-        """What a hub calls it, without the revision."""
+        """The hub id without the revision."""
         return (self.origin or self.text).partition("@")[0]

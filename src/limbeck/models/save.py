@@ -1,4 +1,4 @@
-"""The result of a run as a folder that transformers loads as it is."""
+"""The final model of a run as a folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ __all__ = ["atomic_folder", "save_model", "save_tokenizer_and_generation_config"
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
-    """Write safetensors in the model's own dtype (declared in its config), tokenizer, template and generation config.
+    """Save weights as safetensors in the model's own dtype (declared in its config), tokenizer and generation config.
 
-    The generation config holds the run's stop and pad ids and nothing else: what the base model's authors liked to
-    sample with is not what this model was trained with. Rows of the embedding are never added or cut. The model in
-    memory takes on what is written.
+    The generation config contains only the run's stop and pad ids: the base model's sampling settings are not those of
+    the training. Embedding rows are never added or removed. The model in memory gets the same template and configs.
     """
     model.module.config.dtype = model.dtype
-    with atomic_folder(folder) as beside:
+    with atomic_folder(folder) as partial:
         save_tokenizer_and_generation_config(
-            model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id
+            model, partial, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id
         )
         with without_progress_bars():
-            model.module.save_pretrained(beside)
+            model.module.save_pretrained(partial)
 
 
 def save_tokenizer_and_generation_config(
     model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int
 ) -> None:
-    """Write how a model is asked and where it ends: tokenizer, template and a generation config of the run's ids."""
+    """Save the tokenizer with the run's chat template, and a generation config with the run's stop and pad ids."""
     module, tokenizer = model.module, model.tokenizer
     module.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=list(stop_ids), pad_token_id=pad_id
@@ -47,10 +46,10 @@ def save_tokenizer_and_generation_config(
 
 @contextmanager
 def atomic_folder(folder: Path) -> Generator[Path]:
-    """A folder beside, renamed when the block is done: a folder of that name is finished, and the latest one."""
-    beside = folder.with_name(f".{folder.name}-unfinished")
-    shutil.rmtree(beside, ignore_errors=True)
-    yield beside
+    """A temporary folder that replaces `folder` at the end of the block, so `folder` is always complete."""
+    partial = folder.with_name(f".{folder.name}-unfinished")
+    shutil.rmtree(partial, ignore_errors=True)
+    yield partial
     if folder.exists():
         shutil.rmtree(folder)
-    beside.rename(folder)
+    partial.rename(folder)

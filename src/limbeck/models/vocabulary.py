@@ -1,9 +1,8 @@
-"""Do two models split text alike? Answered by content, id by id, never by size.
+"""Whether two models have the same vocabulary: compared id by id, never by size.
 
-On-policy distillation compares two distributions over ids, so an id must name the same token in both models. Output
-layers are often padded to a round width, and the rows past the last token carry numbers that no training touched:
-the shared real vocabulary is the ids that both tokenizers define and both output layers have. Both models' logits are
-cut to it before the softmax.
+On-policy distillation compares two distributions over ids, so an id must stand for the same token in both models.
+Output layers are often padded to a round width with untrained rows. The shared real vocabulary consists of the ids that
+both tokenizers define and both output layers have. The logits of both models are cut to it before the softmax.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from limbeck.errors import VocabularyMismatch
+from limbeck.models.messages import pairs as messages
 
 __all__ = ["VocabularyComparison", "compare_vocabularies"]
 
-NUM_SHOWN = 5
+MAX_IDS_SHOWN = 5
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
-# One text for each thing that tokenizers do differently with the same tokens: case, digits, blanks and line ends,
+# One text for each way in which tokenizers with the same tokens can differ: case, digits, blanks and line ends,
 # composed and decomposed accents, scripts without blanks, joined emoji, repetition.
 PROBES = (
     "The quick brown FOX can't jump.",
@@ -35,9 +35,10 @@ PROBES = (
 
 @dataclass(frozen=True)
 class VocabularyComparison:
-    """Two vocabularies that agree wherever both define an id; logits are cut to the first `num_shared` ids.
+    """Two vocabularies that agree on every id that both define; logits are cut to the first `num_shared` ids.
 
-    `rows` are those of the output layers, `defined` counts the ids that a tokenizer has; `notes` are for the user.
+    `*_rows` are the rows of the output layers, `*_defined` the number of ids of the tokenizers; `notes` are for the
+    user.
     """
 
     num_shared: int
@@ -57,11 +58,11 @@ def compare_vocabularies(
     student_name: str,
     teacher_name: str,
 ) -> VocabularyComparison:
-    """Compares two tokenizers id by id, base vocabulary and added tokens alike.
+    """Compare two tokenizers id by id, including added tokens.
 
-    Output layers of different width, tokens that only one has, and other roles, merges or normalisers become notes:
-    on-policy training passes ids, never text, between the models. Raises VocabularyMismatch when some id names
-    different tokens, or none is shared.
+    Output layers of different width, tokens of only one model, and different roles, merges or normalisers become notes:
+    on-policy training passes ids, never text, between the models. Raises VocabularyMismatch if an id stands for
+    different tokens, or no id is shared.
     """
     student, teacher = _tokens_by_id(student_tokenizer), _tokens_by_id(teacher_tokenizer)
     both = student.keys() & teacher.keys()
@@ -71,59 +72,77 @@ def compare_vocabularies(
         if student[token_id] != teacher[token_id]
     ]
     if different or not both:
-        raise VocabularyMismatch(
-            "vocabulary.mismatch",
-            given=f"{student_name} ({len(student)} tokens) and {teacher_name} ({len(teacher)} tokens) do not split "
-            "text alike: "
-            + (f"these ids name different tokens: {_first(different)}." if different else "no id is defined by both."),
-            needed="On-policy distillation compares the two distributions id by id, so each id must name the same "
-            "token in both models; equal sizes are not enough.",
-            fix="Choose a teacher of the student's family.",
-        )
+        raise _mismatch((student_name, teacher_name), (len(student), len(teacher)), different)
     num_shared = min(max(both) + 1, student_rows, teacher_rows)
     notes: list[str] = []
     if (student_rows, teacher_rows) != (num_shared, num_shared):
         notes.append(
-            f"The output layers have {student_rows} rows ({student_name}) and {teacher_rows} rows ({teacher_name}); "
-            f"both are cut to the {num_shared} ids that both models know."
+            messages.output_rows_differ(
+                student=student_name,
+                student_rows=student_rows,
+                teacher=teacher_name,
+                teacher_rows=teacher_rows,
+                num_shared=num_shared,
+            )
         )
     for name, own, other in ((student_name, student, teacher), (teacher_name, teacher, student)):
         if alone := [f"{token_id} {own[token_id]!r}" for token_id in sorted(own.keys() - other.keys())]:
-            notes.append(
-                f"{name} alone defines {len(alone)} of its ids ({_first(alone)}); those past the shared ones "
-                "never train."
-            )
-    notes.extend(_splitting_notes((student_name, teacher_name), (student_tokenizer, teacher_tokenizer)))
+            notes.append(messages.ids_of_one_model(model=name, num=len(alone), ids=_first(alone)))
+    notes.extend(_tokenisation_notes((student_name, teacher_name), (student_tokenizer, teacher_tokenizer)))
     return VocabularyComparison(num_shared, student_rows, teacher_rows, len(student), len(teacher), tuple(notes))
 
 
+def _mismatch(names: tuple[str, str], sizes: tuple[int, int], different: Sequence[str]) -> VocabularyMismatch:
+    student, teacher = names
+    num_student, num_teacher = sizes
+    if not different:
+        return messages.vocabularies_disjoint(
+            student=student, num_student=num_student, teacher=teacher, num_teacher=num_teacher
+        )
+    return messages.vocabularies_differ(
+        student=student,
+        num_student=num_student,
+        teacher=teacher,
+        num_teacher=num_teacher,
+        ids=_first(different),
+    )
+
+
 def _tokens_by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Every id that the tokenizer defines. Names that a GGUF file gives to padded rows ("[PAD151700]") define none."""
+    """The tokens that the tokenizer defines, without the names of padded rows in a GGUF file ("[PAD151700]")."""
     tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
     tokens.update((token_id, token.content) for token_id, token in tokenizer.added_tokens_decoder.items())
     return {token_id: token for token_id, token in tokens.items() if token != f"[PAD{token_id}]"}
 
 
 def _first(listed: Sequence[str]) -> str:
-    more = len(listed) - NUM_SHOWN
-    return ", ".join(listed[:NUM_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(listed) - MAX_IDS_SHOWN
+    return ", ".join(listed[:MAX_IDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _splitting_notes(
+def _tokenisation_notes(
     names: tuple[str, str], tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 ) -> Iterator[str]:
-    """Equal tokens, but other roles, or other merges, blanks or normalisation: the same text then has other ids."""
+    """Notes on different roles, merges, blanks or normalisation, with which the same text has different ids."""
     for role in ROLES:
-        ours, theirs = (tokenizer.special_tokens_map.get(role) or "no token" for tokenizer in tokenizers)
-        if ours != theirs:
-            yield (
-                f"{role} is {ours} in {names[0]} and {theirs} in {names[1]}; both read prompts as the chosen template "
-                "writes them."
+        ours, theirs = (tokenizer.special_tokens_map.get(role) for tokenizer in tokenizers)
+        if ours == theirs:
+            continue
+        if ours is None:
+            yield messages.role_missing(role=role, model=names[0], other=names[1], token=str(theirs))
+        elif theirs is None:
+            yield messages.role_missing(role=role, model=names[1], other=names[0], token=str(ours))
+        else:
+            yield messages.role_differs(
+                role=role, student=names[0], student_token=str(ours), teacher=names[1], teacher_token=str(theirs)
             )
-    cut = [tokenizer(list(PROBES), add_special_tokens=False)["input_ids"] for tokenizer in tokenizers]
-    cut_otherwise = [text for text, ours, theirs in zip(PROBES, *cut, strict=True) if ours != theirs]
-    if cut_otherwise:
-        yield (
-            f"{names[0]} and {names[1]} have the same tokens but cut {len(cut_otherwise)} of {len(PROBES)} sample "
-            f"texts differently, such as {cut_otherwise[0]!r}; the teacher reads the student's cut."
+    ids = [tokenizer(list(PROBES), add_special_tokens=False)["input_ids"] for tokenizer in tokenizers]
+    different = [text for text, ours, theirs in zip(PROBES, *ids, strict=True) if ours != theirs]
+    if different:
+        yield messages.tokenised_differently(
+            student=names[0],
+            teacher=names[1],
+            num=len(different),
+            num_texts=len(PROBES),
+            example=repr(different[0]),
         )

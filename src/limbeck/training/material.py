@@ -93,7 +93,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         LimbeckError: the first problem; see the modules that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = RowErrors(Path(recipe.prompts).name, skippable=True)
+    faults = RowErrors(Path(recipe.prompts).name, skippable=recipe.bad_rows == "refuse")
     rows = read_rows(Path(recipe.prompts), faults)
     num_rows = len(rows.rows) + faults.num_rows
     if recipe.bad_rows == "refuse":

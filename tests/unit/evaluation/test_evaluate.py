@@ -288,7 +288,7 @@ def test_a_role_that_there_is_none_of_is_named(asked):
 
 def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
     recipe = pair_with(tmp_path, num=6, tokenizer=tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM))
-    notes = [note for note in api.worth(recipe, SHORT).result()["notes"] if "adds a system text" in note]
+    notes = [note for note in api.worth(recipe, SHORT).result()["notes"] if "adds a system message" in note]
     assert len(notes) == 1
     assert notes[0].startswith("student, teacher: ")
 

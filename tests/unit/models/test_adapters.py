@@ -1,4 +1,4 @@
-"""LoRA: where adapters stand, that they start at the base, and that merged, saved and reloaded they say the same."""
+"""LoRA: which layers have adapters, that they start at the base, and that merging, saving and loading keep them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def test_the_facts_are_counted_by_hand():
     assert (facts.rank, facts.alpha, facts.num_trained, facts.num_frozen) == (3, 6, 3 * width, num_base)
     assert facts.modules == ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
     assert adapter_facts(tiny_model()) is None
-    assert f"{3 * width:,} weights beside {num_base:,} frozen ones" in facts.describe()
+    assert f"{3 * width:,} weights in addition to {num_base:,} frozen ones" in facts.describe()
+    assert facts.describe().parameters["share"] == 3 * width / num_base
 
 
 # ----------------------------------------------------------------------------------------------- merging and the base

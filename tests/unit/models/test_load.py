@@ -75,7 +75,7 @@ def test_an_architecture_that_changes_its_logits_in_an_unknown_way_is_refused(fo
         return output
 
     monkeypatch.setattr(transformers.LlamaForCausalLM, "forward", bent)
-    with pytest.raises(Refusal, match=r"differ from its head .* by 9\.9e-03"):
+    with pytest.raises(Refusal, match=r"differ from its output head .* by 9\.9e-03"):
         load(folder)
 
 
@@ -111,7 +111,7 @@ def test_code_of_a_repository_is_refused_before_it_can_run(folder, tmp_path, nam
         "AutoTokenizer": ["modeling_own.Own", None],
     }
     (folder / name).write_text(json.dumps(settings))
-    with pytest.raises(Refusal, match="Python code of its own") as caught:
+    with pytest.raises(Refusal, match="its own Python code") as caught:
         load(folder)
     assert caught.value.exit_code == 3
     assert not mark.exists()
@@ -122,7 +122,7 @@ def test_missing_weights_are_never_filled_with_random_numbers(folder):
     tensors = load_file(path)
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"lack 1 tensors.*up_proj"):
+    with pytest.raises(ModelError, match=r"lack 1 tensor; the first is .*up_proj"):
         load(folder)
 
 
@@ -131,13 +131,33 @@ def test_a_damaged_file_is_an_error_of_the_model(folder, damage):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"no weights at all")
-    with pytest.raises(ModelError, match="could not be read"):
+    with pytest.raises(ModelError, match="could not be read") as raised:
         load(folder)
+    assert raised.value.code == "model.weights-unreadable"
 
 
-def test_an_interface_is_no_model_to_load(tmp_path):
-    with pytest.raises(ModelError, match="behind an interface"):
-        load_model(parse_ref("openai:gpt-x", workspace=tmp_path), trainable=False, dtype=torch.float32, device=CPU)
+@pytest.mark.parametrize(
+    ("name", "given"), [("openai:gpt-x", "a model at a hosted API"), ("vllm:http://localhost:8000", "a scoring server")]
+)
+def test_a_remote_model_cannot_be_loaded(tmp_path, name, given):
+    with pytest.raises(ModelError, match=given) as raised:
+        load_model(parse_ref(name, workspace=tmp_path), trainable=False, dtype=torch.float32, device=CPU)
+    assert raised.value.code == "model.not-local"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("tokenizer.json", "model.tokenizer-unreadable"),
+        ("generation_config.json", "model.generation-config-unreadable"),
+        ("config.json", "model.configuration-unreadable"),
+    ],
+)
+def test_a_damaged_text_file_is_named_by_its_part_of_the_model(folder, name, code):
+    (folder / name).write_text("{")
+    with pytest.raises(ModelError) as raised:
+        load(folder)
+    assert raised.value.code == code
 
 
 def test_without_a_generation_config_the_stop_ids_are_those_of_the_config(folder):

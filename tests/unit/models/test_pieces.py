@@ -22,7 +22,7 @@ def test_the_pieces_of_any_text_are_its_bytes(text):
     assert b"".join(pieces[token].data for token in ids) == text.encode()
 
 
-def test_control_tokens_and_padded_rows_are_told_apart_from_text():
+def test_control_tokens_and_padded_rows_are_distinguished_from_text():
     end = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
     pieces = token_pieces(TOKENIZER, [end, 9999])
     assert pieces[end] == Piece(b"<|im_end|>", True)

@@ -62,7 +62,7 @@ def test_a_folder_with_an_adapter_is_never_read_as_its_base_alone(workspace: Pat
     folder.mkdir()
     for name in ("adapter_config.json", *beside):
         (folder / name).write_text("{}")
-    with pytest.raises(ModelError, match=r"tuned holds an adapter.*merged model") as refused:
+    with pytest.raises(ModelError, match=r"tuned contains an adapter.*merged model") as refused:
         parse_ref("tuned", workspace=workspace)
     assert refused.value.code == "model.adapter"
 
@@ -75,23 +75,23 @@ def test_a_home_folder_is_expanded(workspace: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("text", "code", "part"),
     [
-        ("", "model.not-found", "An empty text names no model"),
+        ("", "model.not-found", "The name of a model is empty"),
         ("studnet-model", "model.not-found", "(nearest: student-model)"),
         ("gpt2", "model.not-found", "a hub id (org/name"),
-        ("./nowhere/at-all", "model.not-found", "names no model"),
-        ("org/name@", "model.not-found", "names no model"),
-        ("org/name/more", "model.not-found", "names no model"),
-        ("org/na me", "model.not-found", "names no model"),
+        ("./nowhere/at-all", "model.not-found", "There is no model ./nowhere/at-all"),
+        ("org/name@", "model.not-found", "There is no model org/name@"),
+        ("org/name/more", "model.not-found", "There is no model org/name/more"),
+        ("org/na me", "model.not-found", "There is no model org/na me"),
         ("weights.safetensors", "model.not-found", "a .gguf file"),
         ("tiny.Q4_0.gguf", "model.not-found", "(nearest: tiny.Q8_0.gguf, "),
         ("only-gguf/modl.gguf", "model.not-found", "(nearest: model.gguf)"),
-        ("only-gguf", "model.folder-incomplete", "Name only-gguf/model.gguf."),
+        ("only-gguf", "model.folder-incomplete", "Use only-gguf/model.gguf."),
         ("runs", "model.folder-incomplete", "a folder as transformers saves it"),
         ("run:calm-oter-17", "model.run-missing", "(nearest: calm-otter-17)"),
         ("run:fresh-hare-20", "model.run-unfinished", "has no model yet"),
         ("openai:", "model.form-unknown", "openai:gpt-4.1"),
         ("vllm:localhost:8000", "model.form-unknown", "vllm:http://localhost:8000"),
-        ("runs:calm-otter-17", "model.form-unknown", "is run: meant?"),
+        ("runs:calm-otter-17", "model.form-unknown", "did you mean run: at its beginning?"),
         ("hf:org/name", "model.form-unknown", "A model is a hub id"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_string_that_means_nothing_is_refused_with_the_way_out(
 
 
 def test_the_folder_of_a_run_points_at_its_model(workspace: Path) -> None:
-    with pytest.raises(ModelError, match=r"Name .*runs/calm-otter-17/model"):
+    with pytest.raises(ModelError, match=r"Use .*runs/calm-otter-17/model"):
         parse_ref(str(workspace / "runs/calm-otter-17"), workspace=workspace)
 
 

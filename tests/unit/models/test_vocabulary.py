@@ -36,7 +36,7 @@ def test_padded_output_layers_of_different_width_share_the_real_vocabulary(rows:
     result = compared(tokenizer, tiny_tokenizer(num_entries=300), rows)
     assert (result.num_shared, result.student_rows, result.teacher_rows) == (300, *rows)
     (note,) = result.notes
-    assert f"{rows[0]} rows (small) and {rows[1]} rows (large)" in note
+    assert f"{rows[0]} rows (small) and {rows[1]} rows (large)." in note
     assert "cut to the 300 ids" in note
     # both models' logits have these ids, so a divergence over them has one shape whatever the widths
     ids_BT = torch.tensor([[1, 20, 30]])
@@ -57,7 +57,7 @@ def test_another_id_map_of_the_same_size_is_refused_with_the_first_differences()
     error = raised.value
     assert error.code == "vocabulary.mismatch"
     assert "small (300 tokens) and large (300 tokens)" in error.given
-    assert "equal sizes are not enough" in error.needed
+    assert "Equal vocabulary sizes are not enough" in error.needed
     for i in different[:5]:
         assert f"{i} is {ours[i]!r} and {theirs[i]!r}" in error.given
     assert f"and {len(different) - 5} more" in error.given
@@ -68,14 +68,14 @@ def test_one_swapped_pair_in_a_large_vocabulary_is_found() -> None:
     student, teacher = word_tokenizer(5000), word_tokenizer(5000, swapped=(4321, 4322))
     with pytest.raises(VocabularyMismatch) as raised:
         compared(student, teacher, (5000, 5000))
-    assert "these ids name different tokens: 4321 is 'word4321' and 'word4322', 4322 is" in raised.value.given
+    assert "these ids stand for different tokens: 4321 is 'word4321' and 'word4322', 4322 is" in raised.value.given
 
 
 @pytest.mark.report("VT-06")
 def test_another_special_token_at_the_same_id_is_another_id_map() -> None:
     renamed = tiny_tokenizer(special_tokens=["<|endoftext|>", "<|im_start|>", "<|eot|>"], eos_token="<|eot|>")
     with pytest.raises(
-        VocabularyMismatch, match=re.escape("these ids name different tokens: 2 is '<|im_end|>' and '<|eot|>'")
+        VocabularyMismatch, match=re.escape("these ids stand for different tokens: 2 is '<|im_end|>' and '<|eot|>'")
     ):
         compared(tiny_tokenizer(), renamed)
     added = tiny_tokenizer(extra_tokens=["<a>"]), tiny_tokenizer(extra_tokens=["<b>"])
@@ -84,7 +84,7 @@ def test_another_special_token_at_the_same_id_is_another_id_map() -> None:
 
 
 def test_disjoint_vocabularies_are_refused() -> None:
-    with pytest.raises(VocabularyMismatch, match="no id is defined by both"):
+    with pytest.raises(VocabularyMismatch, match="they have no ids in common"):
         compared(word_tokenizer(10), word_tokenizer(10, first_id=10))
 
 
@@ -96,7 +96,7 @@ def test_more_tokens_at_the_end_of_one_are_accepted_and_named(teacher_has_more: 
     assert result.num_shared == 300
     assert (result.student_defined, result.teacher_defined) == ((300, 302) if teacher_has_more else (302, 300))
     name = "large" if teacher_has_more else "small"
-    assert any(f"{name} alone defines 2 of its ids (300 '<think>', 301 '</think>'); " in note for note in result.notes)
+    assert any(f"Only {name} defines 2 ids (300 '<think>', 301 '</think>'). " in note for note in result.notes)
 
 
 def test_an_output_layer_narrower_than_the_tokenizer_cuts_the_shared_part() -> None:
@@ -116,7 +116,7 @@ def test_rows_that_a_gguf_file_names_as_padding_define_nothing() -> None:
 def test_a_gap_that_one_side_fills_is_named() -> None:
     result = compared(word_tokenizer(10), word_tokenizer(10, without=5), (10, 10))
     assert result.num_shared == 10
-    assert any("small alone defines 1 of its ids (5 'word5')" in note for note in result.notes)
+    assert any("Only small defines 1 id (5 'word5')" in note for note in result.notes)
 
 
 @pytest.mark.report("EP-03")
@@ -125,10 +125,10 @@ def test_other_roles_and_templates_are_notes_with_what_to_set() -> None:
     chat = tiny_tokenizer(eos_token="<|im_end|>", bos_token="<|im_start|>")
     result = compared(base, chat, (300, 300))
     begins, ends = result.notes
-    assert begins.startswith(
-        "bos_token is no token in small and <|im_start|> in large; both read prompts as the chosen"
-    )
-    assert ends.startswith("eos_token is <|endoftext|> in small and <|im_end|> in large; ")
+    assert begins.startswith("bos_token is not set in small and is <|im_start|> in large. Both models get prompts")
+    assert ends.startswith("eos_token is <|endoftext|> in small and <|im_end|> in large. ")
+    other_way = compared(chat, base, (300, 300)).notes
+    assert other_way[0].startswith("bos_token is not set in large and is <|im_start|> in small.")
 
 
 def test_other_merges_or_another_normaliser_over_the_same_tokens_are_a_note() -> None:
@@ -144,7 +144,7 @@ def test_other_merges_or_another_normaliser_over_the_same_tokens_are_a_note() ->
         teacher.chat_template = CHATML
         assert teacher.get_vocab() == student.get_vocab()
         (note,) = compared(student, teacher, (300, 300)).notes
-        assert "have the same tokens but cut" in note
+        assert "have the same tokens but tokenise" in note
         assert 'such as "The quick brown FOX can\'t jump."' in note
 
 

@@ -20,8 +20,8 @@ from limbeck.conversation import Conversation
 from limbeck.driver import answer_run, plan_stages, resume_run, train_stages
 from limbeck.embedded.story import run_demo
 from limbeck.errors import UsageError
-from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
-from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
+from limbeck.evaluation.mark_pair import mark_prompt, recipe_of_pair
+from limbeck.evaluation.run_evaluation import evaluate_models, evaluate_run, worth_of
 from limbeck.given import Grader, given_for_run, given_models, given_settings
 from limbeck.looking import export, find_run, lineage, list_runs, report, show
 from limbeck.machine import precision_kept, tune_process, use_machine

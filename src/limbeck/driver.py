@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
+from limbeck.evaluation.during_training import (
+    HeldOutSet,
+    best_step,
+    evaluate_held_out,
+    prepare_held_out,
+    refuse_best_without_grades,
+)
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, weights_hash, write_manner
@@ -128,7 +134,7 @@ def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
         recipe = recipe.model_copy(update={role: plan.recipe.student for role, plan in begun.items()})
         asked = begun.get(recipe.template)
         plans.append(plan_recipe(recipe, template=None if asked is None else asked.material.dialogue.template))
-        refuse_ungraded(recipe, plans[-1].material.held_out.prompts)
+        refuse_best_without_grades(recipe, plans[-1].material.held_out.prompts)
     return plans
 
 
@@ -200,7 +206,7 @@ def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> Check
     """Whatever can be refused before a run folder exists or a weight is read."""
     plan = plan_recipe(recipe, recorded)
     refuse_if_too_large(plan.memory)
-    refuse_ungraded(recipe, plan.material.held_out.prompts)
+    refuse_best_without_grades(recipe, plan.material.held_out.prompts)
     return plan
 
 
@@ -231,7 +237,7 @@ def _drive(
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # a run whose teacher was cut short goes on from here
     lesson = _lesson(log, plan, models)
-    held_out = held_out_texts(run, log.write, recipe, material, models)
+    held_out = prepare_held_out(run, log.write, recipe, material, models)
     if not recipe.scores:
         models = replace(models, teacher=None)  # it has written, and its memory is free
     history: list[StepRecord] = []
@@ -276,13 +282,15 @@ def _lesson(log: Log, plan: CheckReport, models: Models) -> Lesson:
     return Lesson(material.train.prompts, teacher, targets, material.own)
 
 
-def _evaluate(log: Log, plan: CheckReport, state: TrainState, lesson: Lesson, held_out: HeldOut) -> None:
+def _evaluate(log: Log, plan: CheckReport, state: TrainState, lesson: Lesson, held_out: HeldOutSet) -> None:
     """Measure the student on the fixed text and on text that it writes now; mark a few answers if a teacher scores."""
     log.write("phase", phase="evaluating")
     recipe = plan.recipe
     objective = objective_of(recipe) if recipe.scores else None
     limit, sampling = plan.material.answer_limit, sampling_of(recipe)
-    rows, fields = evaluate(state, lesson.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling)
+    rows, fields = evaluate_held_out(
+        state, lesson.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling
+    )
     log.run.write_answers(f"held-out-step-{state.step:06d}", rows)
     log.write("evaluation", **fields)
     if lesson.teacher is None or objective is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from limbeck.driver import train_run
 from limbeck.embedded.task import write_prompts
-from limbeck.evaluation.evaluate import evaluate_run, worth_of
+from limbeck.evaluation.run_evaluation import evaluate_run, worth_of
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.evaluations import Evaluation

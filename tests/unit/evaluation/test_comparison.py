@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.deciding.comparison import by_slice, common_scores, compare, prompt_differences
-from limbeck.evaluation.deciding.statistics import difference, gap_recovered, share
+from limbeck.evaluation.deciding.statistics import difference, gap_recovered, share_interval
 
 
 def test_a_comparison_of_known_counts():
     found = compare(*pair_of_counts(40, 10, 30, 20), seed=3)
     assert found.difference == difference([1] * 40 + [0] * 60, [0] * 40 + [1] * 10 + [0] * 50, seed=3)
     assert found.difference.estimate == pytest.approx(0.3)
-    assert found.first_better == share([True] * 40 + [False] * 60)
+    assert found.first_better == share_interval([True] * 40 + [False] * 60)
     shares = (found.first_better, found.second_better, found.both_good, found.both_bad)
     assert [interval.estimate for interval in shares] == [0.4, 0.1, 0.3, 0.2]
     assert (found.num_asked, found.num_not_graded, found.seed, found.num_resamples) == (100, (0, 0), 3, 10_000)
@@ -46,7 +46,7 @@ def test_the_share_that_the_longer_answer_won():
     first = graded_model("a", [1, 1, 1, 0, 1, 1], lengths=[9, 9, 2, 2, 5, 9])
     second = graded_model("b", [0, 0, 0, 1, 0, 1], lengths=[3, 3, 3, 3, 5, 3])
     # the first four are decided and of unequal length: the longer won 1, 2 and 4
-    assert compare(first, second).longer_won == share([True, True, False, True])
+    assert compare(first, second).longer_won == share_interval([True, True, False, True])
     assert compare(graded_model("a", [1]), graded_model("b", [0])).longer_won is None
 
 

@@ -12,7 +12,7 @@ from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.data.prompt import Message, Row
 from limbeck.errors import ModelError, Refusal, UsageError
-from limbeck.evaluation.answering.sides import ask_once
+from limbeck.evaluation.answering.evaluated import unique_prompts
 from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from pairs import write_pair
@@ -264,7 +264,7 @@ def test_each_reference_of_a_repeated_prompt_is_right():
         Row(messages, reference, f"rows.jsonl:{line}", others=others)
         for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
     ]
-    (row,), notes = ask_once(rows)
+    (row,), notes = unique_prompts(rows)
     assert (row.reference, row.others, row.source) == ("yes", ("yeah", "aye"), "rows.jsonl:1")
     assert len(notes) == 2
 

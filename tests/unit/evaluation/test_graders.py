@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from limbeck.errors import DataError, UsageError
-from limbeck.evaluation.grading.grader_settings import GraderSettings, choose_grader
-from limbeck.evaluation.grading.graders import Grade, chrf, grade, length_ratio, normalised
+from limbeck.evaluation.grading.graders import Grade, chrf, grade_answer, length_ratio, normalised
+from limbeck.evaluation.grading.measure import GraderSettings, choose_grader
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -23,13 +23,13 @@ JSON_VALUES = st.recursive(
 
 
 def value_of(kind, answer, reference, columns=None, **settings):
-    found = grade(GraderSettings(kind=kind, **settings), answer, reference, columns)
+    found = grade_answer(GraderSettings(kind=kind, **settings), answer, reference, columns)
     assert found.reason == "", found.reason
     return found.value
 
 
 def reason_of(kind, answer, reference, columns=None, **settings):
-    found = grade(GraderSettings(kind=kind, **settings), answer, reference, columns)
+    found = grade_answer(GraderSettings(kind=kind, **settings), answer, reference, columns)
     assert found.value is None
     return found.reason
 

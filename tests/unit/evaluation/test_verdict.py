@@ -9,8 +9,16 @@ import pytest
 from graded import pair_of_counts
 
 from limbeck.evaluation.deciding.comparison import Comparison, compare
-from limbeck.evaluation.deciding.statistics import Interval, difference, share
-from limbeck.evaluation.deciding.verdict import Decision, Reason, after, before, points, prompts_needed, words
+from limbeck.evaluation.deciding.statistics import Interval, difference, share_interval
+from limbeck.evaluation.deciding.verdict import (
+    Decision,
+    Reason,
+    decide_after,
+    decide_before,
+    points,
+    prompts_needed,
+    verdict_text,
+)
 
 
 @cache
@@ -30,7 +38,7 @@ def decide(first: int, second: int, ties: int) -> Decision:
     """The verdict on 0/1 grades, which are known by how many prompts only the first, or only the second, has good."""
     values = np.concatenate([np.ones(first), -np.ones(second), np.zeros(ties)])
     found = difference(values, np.zeros_like(values))
-    return before(of((found.estimate, found.low, found.high), n=found.n)).decision
+    return decide_before(of((found.estimate, found.low, found.high), n=found.n)).decision
 
 
 def of(difference: tuple[float, float, float], *, n: int = 200) -> Comparison:
@@ -49,22 +57,22 @@ def of(difference: tuple[float, float, float], *, n: int = 200) -> Comparison:
     ],
 )
 def test_the_rule_before(difference, decision):
-    found = before(of(difference))
+    found = decide_before(of(difference))
     assert found.decision == decision
     assert found.gap == of(difference).difference
     assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE and difference[0] != 0.0999)
 
 
 def test_the_band_is_a_setting():
-    assert before(of((0.07, 0.02, 0.12)), band=0.05).decision == Decision.DISTIL
-    assert before(of((0.07, 0.02, 0.12)), band=0.2).decision == Decision.DONT
+    assert decide_before(of((0.07, 0.02, 0.12)), band=0.05).decision == Decision.DISTIL
+    assert decide_before(of((0.07, 0.02, 0.12)), band=0.2).decision == Decision.DONT
 
 
 def test_what_ties_say():
-    assert Reason.BOTH_BAD in before(compared(10, 5, 10, 75)).reasons
-    assert Reason.BOTH_GOOD in before(compared(10, 5, 75, 10)).reasons
-    assert before(compared(50, 10, 20, 20)).reasons == (Reason.CLEAR_GAP,)
-    assert before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
+    assert Reason.BOTH_BAD in decide_before(compared(10, 5, 10, 75)).reasons
+    assert Reason.BOTH_GOOD in decide_before(compared(10, 5, 75, 10)).reasons
+    assert decide_before(compared(50, 10, 20, 20)).reasons == (Reason.CLEAR_GAP,)
+    assert decide_before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
 
 
 @pytest.mark.parametrize("share_apart", [0.1, 0.3, 0.5, 1.0])
@@ -78,7 +86,7 @@ def test_a_planted_gap_of_20_points_gets_distil_at_200_prompts():
     found = decisions(200, 0.2, 0.4, num_sets=500, seed=2)
     assert found.count(Decision.DISTIL) / len(found) >= 0.98
     assert found.count(Decision.DONT) == 0
-    assert before(compared(60, 20, 60, 60)).decision == Decision.DISTIL
+    assert decide_before(compared(60, 20, 60, 60)).decision == Decision.DISTIL
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ def test_asking_more_prompts_once_hardly_raises_the_false_rate():
     num_wrong = 0
     for counts in rng.multinomial(num, chances, size=1500).tolist():
         decision = decide(*counts)
-        more = before(compared(*counts, 0)).more_prompts
+        more = decide_before(compared(*counts, 0)).more_prompts
         if more is not None and more <= 3000:
             decision = decide(*(np.array(counts) + rng.multinomial(more, chances)).tolist())
         num_wrong += decision == Decision.DISTIL
@@ -138,34 +146,34 @@ CLEAR, NOTHING, WIDE = (0.3, 0.2, 0.4), (0.0, -0.05, 0.05), (0.05, -0.05, 0.15)
     ],
 )
 def test_the_rule_after(gain, left, decision, reason):
-    found = after(of(gain), of(left), None)
+    found = decide_after(of(gain), of(left), None)
     assert found.decision == decision
     assert reason in found.reasons
     assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE)
 
 
 def test_style_comes_next_when_many_answers_are_right_in_the_wrong_style():
-    style = share([True] * 14 + [False] * 26)
-    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
-    assert after(of(CLEAR), of(CLEAR), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
-    assert after(of(NOTHING), of(CLEAR), None, right_wrong_style=style).decision == Decision.BACK_TO_PLAN
-    few = share([True] * 10 + [False] * 30)
-    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
+    style = share_interval([True] * 14 + [False] * 26)
+    assert decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert decide_after(of(CLEAR), of(CLEAR), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert decide_after(of(NOTHING), of(CLEAR), None, right_wrong_style=style).decision == Decision.BACK_TO_PLAN
+    few = share_interval([True] * 10 + [False] * 30)
+    assert decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
 
 
 def test_words_for_people():
     assert points(Interval(0.31, 0.24, 0.38, 200)) == "+31 points (+24 to +38, 200 prompts)"
-    assert words(before(of((0.31, 0.24, 0.38)))) == [
+    assert verdict_text(decide_before(of((0.31, 0.24, 0.38)))) == [
         "Distil: teacher against student +31 points (+24 to +38, 200 prompts).",
         "The teacher is clearly better.",
     ]
-    unsure = words(before(of((0.12, -0.02, 0.26), n=60)))
+    unsure = verdict_text(decide_before(of((0.12, -0.02, 0.26), n=60)))
     assert unsure[1] == "The interval allows both answers."
     assert unsure[2].startswith("If it is as it looks now, about 630 more prompts settle it")
-    assert "no number of prompts settles it" in words(before(of((0.1, 0.0, 0.2))))[-1]
-    done = words(after(of(CLEAR), of(NOTHING), Interval(0.79, 0.58, 1.01, 200)))
+    assert "no number of prompts settles it" in verdict_text(decide_before(of((0.1, 0.0, 0.2))))[-1]
+    done = verdict_text(decide_after(of(CLEAR), of(NOTHING), Interval(0.79, 0.58, 1.01, 200)))
     assert done[0].endswith(
         "teacher against distilled +0 points (-5 to +5, 200 prompts), share of the gap recovered 79% (58% to 101%)."
     )
-    assert "recovered undefined" in words(after(of(CLEAR), of(NOTHING), None))[0]
-    assert words(after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")
+    assert "recovered undefined" in verdict_text(decide_after(of(CLEAR), of(NOTHING), None))[0]
+    assert verdict_text(decide_after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")

@@ -71,7 +71,7 @@ def test_failed_answers_are_counted_and_the_comparison_stands_on_common_prompts(
     assert (found.num_asked, found.num_not_graded) == (20, (6, 0))
     shuffled = replace(failing, answers=failing.answers[::-1])
     assert compare(shuffled, whole).difference == found.difference
-    with pytest.raises(UsageError, match="No prompt is graded for all of A, B"):
+    with pytest.raises(UsageError, match="No prompt has a grade for all of these models: A, B"):
         compare(graded_model("A", [None]), graded_model("B", [1]))
 
 
@@ -87,10 +87,10 @@ def test_other_prompts_are_refused_by_name_and_other_settings_flagged():
     first, second = graded_model("base", [1, 0, 1]), graded_model("tuned", [1, 0, 1])
     assert prompt_differences(first, second) == ()
     fewer = replace(second, answers=second.answers[1:])
-    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base was asked this") as refused:
+    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base has an answer to this prompt") as refused:
         compare(first, fewer)
     assert refused.value.code == "evaluation.prompts-unequal"
-    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base was asked this"):
+    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base has an answer to this prompt"):
         compare(fewer, first)
     sampled = replace(second, settings={"temperature": 1.0})
     assert prompt_differences(first, sampled) == ("temperature: None for base, 1.0 for tuned",)
@@ -101,7 +101,8 @@ def test_other_prompts_are_refused_by_name_and_other_settings_flagged():
 def test_the_same_conversation_as_another_text_is_refused_unless_the_templates_differ_by_right():
     local = graded_model("local", [1, 0], template="<user>Q{}<end>")
     served = graded_model("served", [1, 0], template="<user>Q{}")
-    with pytest.raises(Refusal, match=r"2 prompts .*\s+p\.jsonl:1: from character 9 on, '<end>' and ''"):
+    with pytest.raises(Refusal, match=r"2 prompts differ .*\s+p\.jsonl:1: from character 9, '<end>' and ''"):
         compare(local, served)
     (note,) = compare(local, served, other_template=True).notes
-    assert note == "2 prompts went out as different texts; p.jsonl:1: from character 9 on, '<end>' and ''"
+    assert note.code == "evaluation.texts-differ"
+    assert note.parameters == {"num": 2, "example": "p.jsonl:1: from character 9, '<end>' and ''"}

@@ -84,7 +84,7 @@ def test_a_judge_that_always_takes_one_place_says_nothing_but_ties(reply, share,
     assert values(judged) == [0.5] * 30
     assert judged.num_changed == 30
     assert judged.first_place.estimate == share
-    assert f"prefers the {side} place." in judged.notes()[1]
+    assert judged.notes("teacher", "student")[1].code == f"judge.prefers-{side}"
     first, second = judged.models(*models_of(30))
     found = compare(first, second)
     assert (found.difference.estimate, found.tied.estimate) == (0, 1)
@@ -97,7 +97,7 @@ def test_a_judge_that_draws_lots_favours_nobody(tmp_path):
     assert judged.num_changed / 400 == pytest.approx(0.5, abs=0.1)
     assert np.mean(values(judged)) == pytest.approx(0.5, abs=0.06)
     assert judged.first_place.low < 0.5 < judged.first_place.high
-    assert "shows no preference for a place" in judged.notes()[1]
+    assert judged.notes("teacher", "student")[1].code == "judge.no-preferred-place"
 
 
 def test_a_reply_that_cannot_be_read_is_counted_and_never_guessed(tmp_path):
@@ -106,9 +106,20 @@ def test_a_reply_that_cannot_be_read_is_counted_and_never_guessed(tmp_path):
 
     judged = judged_by(only_when_first, pairs_with((3, 1), (3, 2)), tmp_path)
     assert values(judged) == [None, None]
-    assert {grade.reason for grade in judged.grades.values()} == {"the judge's reply cannot be read"}
+    assert {grade.reason for grade in judged.grades.values()} == {"the judge's reply could not be parsed"}
     assert (judged.num_questions, judged.num_unreadable, judged.num_changed) == (4, 2, 0)
-    assert "2 replies cannot be read" in judged.notes()[0]
+    (note,) = judged.notes("teacher", "student")
+    assert note.parameters == {
+        **{"first": "teacher", "second": "student", "judge": "the judge"},
+        **{"num": 2, "num_unreadable": 2, "num_changed": 0},
+    }
+
+
+def test_the_share_of_first_places_is_shown_for_ten_prompts_and_more(tmp_path):
+    for num, num_notes in ((9, 1), (10, 2)):
+        (folder := tmp_path / str(num)).mkdir()
+        judged = judged_by(lambda _: "A", pairs_with(*[(number, 0) for number in range(1, num + 1)]), folder)
+        assert len(judged.notes("teacher", "student")) == num_notes
 
 
 def test_missing_answers_are_not_asked_and_have_no_preference(tmp_path):
@@ -268,9 +279,12 @@ def test_a_rubric_of_the_users_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{{ prompt }} {{ answer_a }}", "does not name answer_b"),
-        ("{{ prompt }} {{ answer_a }} {{ answer_b }} {{ referense }}", r"unknown referense \(nearest: reference\)"),
-        ("{{ prompt }} {{ answer_a }} {{ answer_b }} {{ model }}", "unknown model"),
+        ("{{ prompt }} {{ answer_a }}", "does not use these variables: answer_b"),
+        (
+            "{{ prompt }} {{ answer_a }} {{ answer_b }} {{ referense }}",
+            r"unknown variables: referense \(nearest: reference\)",
+        ),
+        ("{{ prompt }} {{ answer_a }} {{ answer_b }} {{ model }}", "unknown variables: model"),
         ("{{ prompt }} {{ answer_a }} {{ answer_b }} {% if %}", "in line 1"),
         ("{{ prompt }} {{ answer_a }} {{ answer_b }} {{ prompt.__class__.__mro__ }}", "unsafe"),
         ("{{ prompt }} {{ answer_a }} {{ answer_b }} {% include '/etc/passwd' %}", "no loader"),
@@ -315,11 +329,11 @@ def test_preferences_become_a_comparison_that_says_it_is_a_judges(tmp_path):
     assert (found.both_good, found.both_bad) == (None, None)
     assert decide_before(found).decision == Decision.DISTIL
     assert decide_before(found).reasons == (Reason.CLEAR_GAP,)
-    assert judged.measure()["kind"] == "judge"
+    assert judged.measure().kind == "judge"
     first, second = judged.models(*models_of(60))
     assert first.judge == second.judge
     assert first.judge.startswith("the judge by the rubric ")
-    with pytest.raises(Refusal, match=r"teacher is graded by the judge the judge .*, student by graders") as refused:
+    with pytest.raises(Refusal, match=r"of teacher is the judge the judge .*, that of student is a grader") as refused:
         compare(first, graded_model("student", [1.0] * 60))
     assert refused.value.code == "evaluation.measures-mixed"
 

@@ -15,7 +15,6 @@ from limbeck.evaluation.deciding.verdict import (
     Reason,
     decide_after,
     decide_before,
-    points,
     prompts_needed,
     verdict_text,
 )
@@ -161,19 +160,64 @@ def test_style_comes_next_when_many_answers_are_right_in_the_wrong_style():
     assert decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
 
 
-def test_words_for_people():
-    assert points(Interval(0.31, 0.24, 0.38, 200)) == "+31 points (+24 to +38, 200 prompts)"
-    assert verdict_text(decide_before(of((0.31, 0.24, 0.38)))) == [
-        "Distil: teacher against student +31 points (+24 to +38, 200 prompts).",
-        "The teacher is clearly better.",
+def test_the_verdict_comes_first_and_has_its_interval():
+    text = verdict_text(decide_before(of((0.31, 0.24, 0.38))))
+    assert text == [
+        "Distilling is worth it: the teacher is better than the original student (+31 points, 95% CI +24 to +38). "
+        "200 prompts."
     ]
-    unsure = verdict_text(decide_before(of((0.12, -0.02, 0.26), n=60)))
-    assert unsure[1] == "The interval allows both answers."
-    assert unsure[2].startswith("If it is as it looks now, about 630 more prompts settle it")
-    assert "no number of prompts settles it" in verdict_text(decide_before(of((0.1, 0.0, 0.2))))[-1]
-    done = verdict_text(decide_after(of(CLEAR), of(NOTHING), Interval(0.79, 0.58, 1.01, 200)))
-    assert done[0].endswith(
-        "teacher against distilled +0 points (-5 to +5, 200 prompts), share of the gap recovered 79% (58% to 101%)."
+    assert (text[0].code, text[0].parameters) == (
+        "evaluation.worth-it",
+        {"points": 31, "low": 24, "high": 38, "num": 200},
     )
-    assert "recovered undefined" in verdict_text(decide_after(of(CLEAR), of(NOTHING), None))[0]
-    assert verdict_text(decide_after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")
+    unsure = verdict_text(decide_before(of((0.12, -0.02, 0.26), n=60)))
+    assert [each.code for each in unsure] == ["evaluation.worth-undecided", "evaluation.more-prompts"]
+    assert unsure[0].parameters["band"] == 10
+    assert unsure[1].startswith("About 630 more prompts would probably settle it")
+    never = verdict_text(decide_before(of((0.1, 0.0, 0.2))))
+    assert [each.code for each in never] == ["evaluation.worth-undecided", "evaluation.never-settled"]
+    assert [each.code for each in verdict_text(decide_before(of((-0.2, -0.3, -0.1))))] == ["evaluation.student-ahead"]
+    assert [each.code for each in verdict_text(decide_before(compared(10, 5, 10, 75)))] == [
+        "evaluation.not-worth-it",
+        "evaluation.both-bad",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gain", "left", "code"),
+    [
+        (CLEAR, NOTHING, "better-and-near-teacher"),
+        (CLEAR, CLEAR, "better-and-far-from-teacher"),
+        (CLEAR, WIDE, "better-rest-undecided"),
+        (CLEAR, (-0.1, -0.2, -0.01), "above-teacher"),
+        (NOTHING, CLEAR, "not-better"),
+        ((-0.2, -0.3, -0.1), CLEAR, "worse"),
+        (WIDE, CLEAR, "gain-undecided"),
+    ],
+)
+def test_each_decision_after_training_has_its_sentence(gain, left, code):
+    first, second, *_ = verdict_text(decide_after(of(gain), of(left), None))
+    shown = tuple(-value for value in (left[0], left[2], left[1])) if code == "above-teacher" else gain
+    assert first.code == f"evaluation.{code}"
+    numbers = [first.parameters[name] for name in ("points", "low", "high")]
+    assert numbers == pytest.approx([100 * value for value in shown])
+    assert second.code == ("evaluation.gain" if code == "above-teacher" else "evaluation.teacher-lead")
+
+
+def test_the_share_of_the_gap_is_shown_for_ten_prompts_and_more():
+    def text(recovered):
+        return verdict_text(decide_after(of(CLEAR), of(NOTHING), recovered))
+
+    done = text(Interval(0.79, 0.58, 1.01, 200))
+    assert done == [
+        "The distilled student is better than before (+30 points, 95% CI +20 to +40) and within 10 points of the "
+        "teacher. 200 prompts.",
+        "Teacher compared with the distilled student: +0 points (95% CI -5 to +5, 200 prompts).",
+        "Share of the gap recovered: 79% (95% CI 58% to 101%).",
+    ]
+    assert text(None)[2].code == "evaluation.recovered-undefined"
+    assert len(text(Interval(0.79, 0.58, 1.01, 10))) == 3
+    assert len(text(Interval(0.79, 0.58, 1.01, 9))) == 2
+    style = share_interval([True] * 14 + [False] * 26)
+    (first, *_) = verdict_text(decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=style))
+    assert first.code == "evaluation.better-in-wrong-style"

@@ -205,7 +205,7 @@ def _first_difference(source: str, first: str, second: str) -> str:
 
 
 def _measure(model: GradedModel) -> str:
-    return "grader" if model.judge is None else f"judge {model.judge}"
+    return "a grader" if model.judge is None else f"the judge {model.judge}"
 
 
 def _num_not_graded(model: GradedModel) -> int:

@@ -123,7 +123,7 @@ def grader_invalid(*, source: str, problem: str) -> Text:
 @error(DataError, "data.grader-invalid.function")
 def grader_function_in_row(*, source: str) -> Text:
     return Text(
-        given="{source}: the row sets a function as its grader.",
+        given="{source}, grader: a row cannot set a function.",
         needed="Limbeck never runs code that a data file selects.",
         fix="Remove it from the row and set grader: module:function in the recipe, or use --grader, for all rows.",
     )

@@ -19,7 +19,7 @@ from limbeck.evaluation.during_training import (
     best_step,
     evaluate_held_out,
     prepare_held_out,
-    refuse_best_without_grades,
+    refuse_ungraded,
 )
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
@@ -134,7 +134,7 @@ def plan_stages(stages: Sequence[LoadedRecipe]) -> list[CheckReport]:
         recipe = recipe.model_copy(update={role: plan.recipe.student for role, plan in begun.items()})
         asked = begun.get(recipe.template)
         plans.append(plan_recipe(recipe, template=None if asked is None else asked.material.dialogue.template))
-        refuse_best_without_grades(recipe, plans[-1].material.held_out.prompts)
+        refuse_ungraded(recipe, plans[-1].material.held_out.prompts)
     return plans
 
 
@@ -206,7 +206,7 @@ def _prepare(recipe: Recipe, recorded: Mapping[str, Any] | None = None) -> Check
     """Whatever can be refused before a run folder exists or a weight is read."""
     plan = plan_recipe(recipe, recorded)
     refuse_if_too_large(plan.memory)
-    refuse_best_without_grades(recipe, plan.material.held_out.prompts)
+    refuse_ungraded(recipe, plan.material.held_out.prompts)
     return plan
 
 

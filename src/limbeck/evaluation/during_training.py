@@ -36,7 +36,7 @@ __all__ = [
     "evaluate_held_out",
     "held_out_answer_rows",
     "prepare_held_out",
-    "refuse_best_without_grades",
+    "refuse_ungraded",
 ]
 
 HELD_OUT_TEACHER = "held-out-teacher"
@@ -100,7 +100,7 @@ def evaluate_held_out(
     return rows, fields
 
 
-def refuse_best_without_grades(recipe: Recipe, prompts: Sequence[Prompt]) -> None:
+def refuse_ungraded(recipe: Recipe, prompts: Sequence[Prompt]) -> None:
     """Refuse a recipe that keeps the best step if the answers have no grades.
 
     Raises:

@@ -193,7 +193,7 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
         assert flagged in notes
     assert {model["alias"]: model["divergence_to_teacher"] for model in result["models"]} == dict.fromkeys(prompts)
     assert result["settings"]["temperature"] == 0
-    with pytest.raises(UsageError, match="no prompts"):
+    with pytest.raises(UsageError, match="cannot be evaluated without prompts"):
         api.evaluate(*models, workspace=tmp_path)
 
 
@@ -288,7 +288,7 @@ def test_a_role_that_there_is_none_of_is_named(asked):
 
 def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
     recipe = pair_with(tmp_path, num=6, tokenizer=tiny_tokenizer(chat_template=CHATML_WITH_DEFAULT_SYSTEM))
-    notes = [note for note in api.worth(recipe, SHORT).result()["notes"] if "adds a system text" in note]
+    notes = [note for note in api.worth(recipe, SHORT).result()["notes"] if "adds a system message" in note]
     assert len(notes) == 1
     assert notes[0].startswith("student, teacher: ")
 
@@ -296,4 +296,4 @@ def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
 def test_where_both_are_bad_the_next_step_is_answers_of_ones_own(tmp_path):
     result = api.worth(pair_with(tmp_path, ["nobody says this"] * 60, num=60), SHORT).result()
     assert result["verdict"]["decision"] == "don't"
-    assert "of your own" in result["next_step"]["text"]
+    assert "human-written answers" in result["next_step"]["text"]

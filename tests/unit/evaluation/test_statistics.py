@@ -200,7 +200,7 @@ def test_deviation_is_that_of_the_differences_and_the_imaginary_prompts():
 
 @pytest.mark.parametrize("bad", [([], []), ([1.0], [1.0, 0.0]), ([math.nan], [0.0]), ([[1.0]], [[0.0]])])
 def test_what_is_not_graded_is_never_a_number(bad):
-    with pytest.raises(ValueError, match=r"paired by prompt|leave out what is not graded"):
+    with pytest.raises(ValueError, match=r"paired by prompt|leave out rows without a grade"):
         difference(*bad)
 
 

@@ -177,7 +177,7 @@ def test_the_verdict_comes_first_and_has_its_interval():
     never = verdict_text(decide_before(of((0.1, 0.0, 0.2))))
     assert [each.code for each in never] == ["evaluation.worth-undecided", "evaluation.never-settled"]
     assert [each.code for each in verdict_text(decide_before(of((-0.2, -0.3, -0.1))))] == ["evaluation.student-ahead"]
-    assert [each.code for each in verdict_text(decide_before(compared(10, 5, 10, 75)))] == [
+    assert [each.code for each in verdict_text(decide_before(compared(0, 0, 5, 195)))] == [
         "evaluation.not-worth-it",
         "evaluation.both-bad",
     ]

@@ -63,7 +63,7 @@ class ModelEntry:
 
 @dataclass(frozen=True)
 class EvaluatedModel(ModelEntry):
-    """A model with its prompts; `dialogue` is None for a hosted API.
+    """A model with its prompts; a hosted API has no `dialogue`.
 
     Token ids have the same meaning in all models with `shares_vocabulary`. `notes` are about this model.
     """

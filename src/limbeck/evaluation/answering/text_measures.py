@@ -38,8 +38,8 @@ class TextMeasure:
     """The divergence of student and teacher on a text, in nats per token; shares and lengths over answers.
 
     Without a teacher that scores, `divergence` is the cross-entropy of a fixed text and `agreement` the share of its
-    tokens that are the student's most likely ones; both are None for the student's own text. `nats` is the mean of
-    each answer.
+    tokens that are the student's most likely ones; the student's own text has neither. `nats` is the mean of each
+    answer.
     """
 
     mean_length: float

@@ -67,8 +67,8 @@ class Comparison:
     """`difference` is first - second; `deviation` is its standard deviation over prompts.
 
     A difference of up to `TIE_WITHIN` is a tie, so `first_better`, `second_better` and `tied` add up to 1. Ties are
-    split into `both_good` and `both_bad`, which are None where the grades are preferences. `longer_won` is the share of
-    prompts won by the longer answer, among those without a tie and with answers of different length.
+    split into `both_good` and `both_bad`; preferences have neither. `longer_won` is the share of prompts won by the
+    longer answer, among those without a tie and with answers of different length.
     """
 
     first: str

@@ -41,7 +41,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """A model in a result; None for what is unknown. `score` is None in an evaluation with a judge.
+    """A model in a result; None for what is unknown. An evaluation with a judge has no `score`.
 
     `length_ratio` is characters of the answers per character of the references, `tokens_per_s` and the latencies (50th
     and 95th percentile) are those of the generation, `divergence_to_teacher` is in nats per token.

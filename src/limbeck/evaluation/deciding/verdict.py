@@ -1,7 +1,7 @@
 """Two decisions with their intervals: is distilling worth it (before), and did it work (after).
 
-Both use one rule with a band, the smallest difference that matters (0.1: 10 points). A difference matters if its
-interval is above 0 and its estimate is at least the band. It does not matter if the interval ends below the band.
+Both use one rule with `band`, the smallest difference that matters (0.1: 10 points). A difference matters if its
+interval is above 0 and its estimate is at least `band`. It does not matter if the interval ends below `band`.
 Otherwise there is no decision yet, and the verdict estimates how many more prompts would settle it.
 """
 
@@ -130,7 +130,7 @@ def prompts_needed(effect: float, deviation: float, band: float = BAND, *, num_n
 
     `effect` and `deviation` are the mean and the standard deviation of the difference over prompts. This is a normal
     approximation, with the imaginary prompts of `statistics.difference`. Returns None if 100,000 prompts are not
-    enough, because the effect is too close to the band.
+    enough, because the effect is too close to `band`.
     """
     normal = NormalDist()
     for num in np.unique(np.geomspace(1, MAX_PROMPTS, 4000).astype(int)).tolist():

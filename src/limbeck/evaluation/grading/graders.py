@@ -37,9 +37,11 @@ from limbeck.evaluation.grading.written_numbers import unit_fits, unit_of, writt
 from limbeck.evaluation.messages import grading as messages
 from limbeck.recipe.grader import GraderSettings, compiled
 
-__all__ = ["Grade", "chrf", "grade_answer", "length_ratio", "normalised"]
+__all__ = ["Columns", "Grade", "chrf", "grade_answer", "length_ratio", "normalised"]
 
 REGEX_TIMEOUT_S = 1.0
+
+Columns = Mapping[str, object]  # the other columns of a row, whatever they are
 
 
 class _NotGraded(Exception):
@@ -64,7 +66,7 @@ def grade_answer(
     settings: GraderSettings,
     answer: str | None,
     reference: str | Sequence[str] | None,
-    columns: Mapping[str, object] | None = None,
+    columns: Columns | None = None,
 ) -> Grade:
     """The grade of an answer; with several references, the best of its grades.
 
@@ -111,7 +113,7 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", visible).split()).lstrip(_QUOTES).rstrip(_QUOTES + ".,;:!?")
 
 
-def _contains(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
+def _contains(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> bool:
     """Whole words in scripts with spaces between words: 112 does not contain 12, but 北京市 contains 北京."""
     wanted = _wanted(reference)
     word = r"[\p{Latin}\p{Greek}\p{Cyrillic}\p{Nd}]"
@@ -127,7 +129,7 @@ def _wanted(reference: str) -> str:
     return text
 
 
-def _regex(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
+def _regex(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> bool:
     try:
         pattern = compiled(reference if settings.pattern is None else settings.pattern)
         return pattern.search(answer, timeout=REGEX_TIMEOUT_S) is not None
@@ -137,7 +139,7 @@ def _regex(settings: GraderSettings, answer: str, reference: str, columns: Mappi
         raise _NotGraded(messages.pattern_invalid(problem=str(error))) from None
 
 
-def _number(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
+def _number(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> bool:
     """The last number with the reference's unit, or without anything that could be another unit."""
     expected = written_numbers(reference, settings.language)
     if len(expected) != 1:
@@ -151,7 +153,7 @@ def _number(settings: GraderSettings, answer: str, reference: str, columns: Mapp
     return any(abs(given - wanted) <= max(tolerance, relative * abs(wanted)) for given, wanted in pairs)
 
 
-def _json(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> float:
+def _json(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> float:
     try:
         expected = None if settings.kind == "json-valid" else _parsed(reference)
     except ValueError as error:
@@ -197,7 +199,7 @@ _ALONE = r"^\W*([A-Ha-h])\W*$"
 _FORMS = (_ALONE, _STATED, r"^\W*([A-H])\s*[).:\]\-\n]", r"[(\[*]([A-Ha-h])[)\]*.]", r"(?<![\w'’])([B-H])(?![\w'’])")
 
 
-def _choice(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> bool:
+def _choice(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> bool:
     listed = columns.get("choices")
     texts = [normalised(str(text)) for text in listed] if isinstance(listed, list) else []
     wanted = _letter(reference, texts, (_ALONE,))
@@ -216,7 +218,7 @@ def _letter(text: str, texts: Sequence[str], forms: Sequence[str]) -> str | None
     return None
 
 
-def _reasoning_gym(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> float:
+def _reasoning_gym(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> float:
     """Some of these scorers evaluate the answer as a sympy expression: use them only with models that you trust."""
     metadata = columns.get("metadata")
     task = metadata.get("source_dataset") if isinstance(metadata, Mapping) else None
@@ -227,7 +229,7 @@ def _reasoning_gym(settings: GraderSettings, answer: str, reference: str, column
     return _scored(lambda: module.get_score_answer_fn(task)(answer, entry))
 
 
-def _function(settings: GraderSettings, answer: str, reference: str, columns: Mapping[str, object]) -> float:
+def _function(settings: GraderSettings, answer: str, reference: str, columns: Columns) -> float:
     name = settings.function or ""
     function = function_named(name) or _loaded(name)
     return _scored(lambda: function(answer, {**columns, "reference": reference}))

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from limbeck.data.chat import key_of
 from limbeck.data.prompt import Prompt
 from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel
-from limbeck.evaluation.grading.graders import Grade, chrf, grade_answer
+from limbeck.evaluation.grading.graders import Columns, Grade, chrf, grade_answer
 from limbeck.evaluation.grading.written_numbers import unit_of, written_numbers
 from limbeck.evaluation.messages import grading as messages
 from limbeck.recipe.grader import GraderSettings, Kind
@@ -76,7 +76,7 @@ def choose_measure(prompts: Sequence[Prompt], setting: GraderSettings | None) ->
 
 
 def choose_grader(
-    reference: str | None, columns: Mapping[str, object], setting: GraderSettings | None, *, source: str
+    reference: str | None, columns: Columns, setting: GraderSettings | None, *, source: str
 ) -> GraderSettings:
     """The grader of a row: its own column `grader` (a name, or an object of settings), the setting, or by form.
 

@@ -8,16 +8,22 @@ DOCS_INSTALLED := $(DOCS_VENV)/.installed
 
 NEWEST_VENV := .venv-newest
 
-.PHONY: demo test slow newest lint bench bench-peers docs docs-site transcripts models clean
+.PHONY: demo test test-shuffled slow newest lint bench bench-peers docs docs-site transcripts models clean
 
 demo: $(INSTALLED)
 	$(BIN)/limbeck demo
 
+# Two processes of one thread each (tests/conftest.py): on two cores faster than one process of two threads.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+# The same in another order: make test-shuffled SEED=7
+SEED ?= 1
+test-shuffled: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --shuffle $(SEED)
 
 slow: $(INSTALLED) models
-	$(BIN)/python -m pytest -m slow --durations=0
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow --durations=0
 
 # The default tests with the newest transformers, peft and tokenizers on the pinned torch: what will break next.
 newest:
@@ -25,7 +31,7 @@ newest:
 	grep -v -i -E '^(transformers|peft|tokenizers|safetensors|huggingface_hub|hf-xet)==' constraints.txt > $(NEWEST_VENV)/constraints.txt
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade --constraint $(NEWEST_VENV)/constraints.txt --editable '.[dev]'
 	$(NEWEST_VENV)/bin/python -m pip list | grep -i -E '^(torch|transformers|peft|tokenizers) '
-	$(NEWEST_VENV)/bin/python -m pytest
+	$(NEWEST_VENV)/bin/python -m pytest -n 2 --dist loadscope
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BASELINES = HERE / "baselines"
+# In the name of a baseline from a CPU on which computing in bf16 saves no time.
+WITHOUT_BF16 = "without-bf16"
 CACHE_VARIABLE = "REAL_MODELS_CACHE"
 DEFAULT_CACHE = "~/.cache/limbeck-tests"
 
@@ -103,10 +105,16 @@ def about_here(**more: object) -> dict[str, object]:
         "date": datetime.date.today().isoformat(),
         "machine": machine.device_name,
         "threads": machine.num_threads,
+        "bf16": machine.bf16,
         "python": platform.python_version(),
         "libraries": machine.libraries,
         **more,
     }
+
+
+def baseline_path(benchmark: str, about: Mapping[str, object]) -> Path:
+    """Where a benchmark's figures are kept: one file for CPUs that are faster in bf16, one for those that are not."""
+    return BASELINES / (f"{benchmark}.json" if about.get("bf16", True) else f"{benchmark}.{WITHOUT_BF16}.json")
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -137,7 +145,7 @@ def finish(
     }
     if save:
         BASELINES.mkdir(exist_ok=True)
-        path = BASELINES / f"{benchmark}.json"
+        path = baseline_path(benchmark, about)
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tables": [], "results": {}}
         new = {table.title for table in tables}
         kept = [table for table in earlier["tables"] if table["title"] not in new]

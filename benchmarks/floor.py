@@ -32,14 +32,18 @@ BYTES = {"float32": 4, "bf16": 2}
 
 @dataclass(frozen=True)
 class Rates:
-    """What the machine does at best: FLOPs and bytes read in a second, by number format."""
+    """What the machine does at best: FLOPs and bytes read in a second, by number format.
+
+    A step in bf16 may turn its numbers into float32 and multiply those, as libraries do on a CPU without units for
+    bf16. So its least time follows the faster of the two.
+    """
 
     float32_flops: float
     bf16_flops: float
     read_bytes: float
 
     def flops(self, kind: str) -> float:
-        return self.float32_flops if kind == "float32" else self.bf16_flops
+        return self.float32_flops if kind == "float32" else max(self.float32_flops, self.bf16_flops)
 
 
 @dataclass(frozen=True)

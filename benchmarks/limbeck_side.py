@@ -17,9 +17,9 @@ from typing import Any
 from link import Link, fingerprint, page_faults, status_bytes
 from safetensors.torch import save_file
 
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.request import Completion, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
 from limbeck.routes.on_policy import practice_requests, sampling_of, step
 from limbeck.teachers.local import LocalTeacher
@@ -35,7 +35,7 @@ class StoredAnswers:
     answers: Sequence[Sequence[int]]
     pad_id: int
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
         return [Completion(tuple(ids), (0.0,) * len(ids), cut_off=False) for ids in self.answers]
 
 
@@ -81,6 +81,7 @@ def main() -> None:
     link = Link()
     spec = json.loads(sys.argv[1])
     recipe = recipe_of(spec)
+    tune_process()
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     if spec["shape"]["exact"]:
@@ -110,9 +111,9 @@ def main() -> None:
         link.say(
             step_s=step_s,
             seconds={
-                "writing": record.write_s,
-                "reading": record.score_s,
-                "updating": step_s - record.write_s - record.score_s,
+                "writing": record.generation_s,
+                "reading": record.scoring_s,
+                "updating": step_s - record.generation_s - record.scoring_s,
             },
             loss=record.loss,
             num_tokens=record.num_completion_tokens,

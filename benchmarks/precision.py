@@ -20,7 +20,7 @@ from common import Table, about_here, figure, finish, models_cache
 
 from limbeck.evaluation.answering.answers import answer_prompts
 from limbeck.evaluation.answering.text_measures import measure_text
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.models.language_model import LanguageModel
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.sampling import Purpose, Sampling
@@ -54,6 +54,7 @@ def recipe_of(options: argparse.Namespace, precision: str, seed: int, workspace:
 
 def train_and_measure(recipe: Recipe) -> tuple[list[float], float]:
     """Held-out divergences at the end, nats per token, on each of TEXTS; and the seconds of a step."""
+    tune_process()
     machine = use_machine(recipe.device)
     material = prepare_material(recipe)
     models = load_models(material, recipe, machine)
@@ -73,8 +74,8 @@ def train_and_measure(recipe: Recipe) -> tuple[list[float], float]:
 def _measure(student: LanguageModel, teacher: LanguageModel, material, models, recipe: Recipe) -> list[float]:
     prompts = sorted(material.held_out.prompts, key=lambda prompt: prompt.content_hash)[:32]
     settings = {"max_new_tokens": recipe.max_practice_tokens, "sampling": Sampling(), "seed": 0}
-    by_teacher = make_engine(teacher, models.teacher_writing, material, recipe)
-    by_student = make_engine(student, models.student_writing, material, recipe)
+    by_teacher = make_engine(teacher, models.teacher_generation, material, recipe)
+    by_student = make_engine(student, models.student_generation, material, recipe)
     texts = (
         answer_prompts(by_teacher, prompts, purpose=Purpose.TEACHER, **settings),
         answer_prompts(by_student, prompts, **settings),

@@ -25,12 +25,12 @@ from common import Shape, Table, about_here, figure, finish, models_cache, shape
 from transformers import GenerationConfig
 
 from limbeck.data.prompt import Prompt
-from limbeck.machine import use_machine
+from limbeck.machine import tune_process, use_machine
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.training.generation import choose_method, engine_for
 from limbeck.training.material import Material, prepare_material
@@ -58,11 +58,11 @@ def engine_writer(model: LanguageModel, material: Material, case: Shape) -> Writ
     writing = choose_method(model, max_length=max_length, pad_id=material.dialogue.pad_id)
     stop_ids = () if case.exact else material.dialogue.stop.ids
     dialogue = replace(material.dialogue, stop=replace(material.dialogue.stop, ids=stop_ids))
-    engine = engine_for(model, dialogue, writing.way, num_slots=case.num_prompts)
+    engine = engine_for(model, dialogue, writing.decoder, num_slots=case.num_prompts)
 
     def write(number: int) -> int:
         requests = [
-            Request(
+            GenerationRequest(
                 prompt.ids,
                 stream_key(0, Purpose.TRAINING, number, prompt.content_hash, prompt.occurrence, 0),
                 case.new_tokens,
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="keep the figures as the baseline")
     options = parser.parse_args()
+    tune_process()
     use_machine("cpu")
     cache = models_cache()
     tables, results = [], {}

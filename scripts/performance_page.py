@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from common import BASELINES, Table, render  # noqa: E402
+from common import BASELINES, WITHOUT_BF16, Table, render  # noqa: E402
 
 # What each benchmark asks, in the order of the page.
 QUESTIONS = {
@@ -73,8 +73,9 @@ keeps a benchmark's figures in the folder `benchmarks/baselines`, and `make docs
 
 
 def load_baselines(folder: Path = BASELINES) -> dict[str, dict[str, Any]]:
-    """What each benchmark saved last, by its name, in the order of the page."""
-    paths = {name: folder / f"{name}.json" for name in QUESTIONS}
+    """What each benchmark saved last on each kind of CPU, by its name and kind, in the order of the page."""
+    names = [name + kind for name in QUESTIONS for kind in ("", f".{WITHOUT_BF16}")]
+    paths = {name: folder / f"{name}.json" for name in names}
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
 
 
@@ -100,12 +101,18 @@ def _script(name: str) -> str:
 
 
 def _section(name: str, baseline: Mapping[str, Any]) -> str:
-    title, question = QUESTIONS[name]
+    benchmark, _, kind = name.partition(".")
+    title, question = QUESTIONS[benchmark]
     about = baseline["about"]
     versions = about["libraries"] | about.get("peers", {})
     named = ", ".join(f"{library} {version}" for library, version in versions.items())
-    where = f"{about['date']}, {about['machine']}, {about['threads']} threads; {named}.\n\n    {baseline['command']}\n"
-    parts = [f"## {title}\n\n{question}\n\n{where}"]
+    where = ", ".join(filter(None, (about.get("date"), about["machine"], f"{about['threads']} threads")))
+    where += f"; {named}.\n" if named else ".\n"
+    if baseline["command"]:
+        where += f"\n    {baseline['command']}\n"
+    # the other kind of CPU stands below the same question
+    head = f"### {title}: on a CPU without units for bf16" if kind else f"## {title}\n\n{question}"
+    parts = [f"{head}\n\n{where}"]
     for saved in baseline["tables"]:
         table = _as_shown(Table(saved["title"], tuple(saved["columns"]), tuple(map(tuple, saved["rows"]))))
         parts.append(f"**{table.title}**\n\n{render(table)}\n")

@@ -34,7 +34,7 @@ OTHER_LICENCES = frozenset(
     ]
 )
 
-SET_SIZES = {"on_policy": 200, "held_out": 64, "healing": 600}
+SET_SIZES = {"on_policy": 200, "held_out": 64, "healing": 240}
 
 # About 60 tokens; with the template's system text and turn marks a prompt stays under 100.
 MAX_CHARACTERS = 200

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from limbeck.machine import probe_machine
 from limbeck.objectives.fused import Head, fused_divergence
 from limbeck.objectives.objective import Objective
 
@@ -70,8 +71,8 @@ def render(tokenizer: Any, question: str) -> tuple[int, ...]:
 def write_answers(
     model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], sampling: Sampling, *, seed: int
 ) -> list[Text]:
-    """One sampled answer for each prompt, computed in bfloat16; in the order of `prompts`."""
-    writer = copy.deepcopy(model).bfloat16()
+    """One sampled answer for each prompt, in the order of `prompts`; computed in bfloat16 where that is faster."""
+    writer = copy.deepcopy(model).bfloat16() if probe_machine("cpu").bf16 else model
     generator = torch.Generator().manual_seed(seed)
     answers: dict[int, list[int]] = {}
     by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -142,19 +143,22 @@ def _batches(texts: Sequence[Text], num_rows: int) -> Iterator[Sequence[Text]]:
 
 
 @torch.no_grad()
-def mean_divergence(student: PreTrainedModel, teacher: PreTrainedModel, texts: Sequence[Text], *, beta: float) -> float:
-    """Mean over the answers' tokens of the divergence (unit scale), in nats: beta 0 forward KL, beta 1 reverse KL."""
-    total_nats, num_tokens = 0.0, 0
+def mean_divergences(
+    student: PreTrainedModel, teacher: PreTrainedModel, texts: Sequence[Text], betas: Sequence[float]
+) -> list[float]:
+    """Means over the answers' tokens of divergences (unit scale), in nats: beta 0 forward KL, beta 1 reverse KL."""
+    total_nats, num_tokens = [0.0] * len(betas), 0
     for batch in _batches(texts, 32):
         student_NH = hidden_states(student, batch)
         teacher_NH = hidden_states(teacher, batch)
         ones_N = torch.ones(len(student_NH))
-        _, divergence_N = fused_divergence(
-            student_NH, head(student), teacher_NH, head(teacher), ones_N, Objective(beta=beta)
-        )
-        total_nats += float(divergence_N.sum())
-        num_tokens += len(divergence_N)
-    return total_nats / num_tokens
+        for number, beta in enumerate(betas):
+            _, divergence_N = fused_divergence(
+                student_NH, head(student), teacher_NH, head(teacher), ones_N, Objective(beta=beta)
+            )
+            total_nats[number] += float(divergence_N.sum())
+        num_tokens += len(ones_N)
+    return [nats / num_tokens for nats in total_nats]
 
 
 def repeats_itself(answer: Sequence[int]) -> bool:

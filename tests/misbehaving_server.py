@@ -190,15 +190,20 @@ FORMS: dict[str, Form] = {
 
 @dataclass
 class MisbehavingServer:
-    """See the module; `delay_s` is how long it thinks before each reply."""
+    """See the module; `delay_s` is how long it thinks before each reply.
+
+    With a `crowd`, the requests after the first are held until so many are in flight at once; then all are answered.
+    """
 
     script: Callable[[Seen], str | Form] = lambda seen: "good"
     delay_s: float = 0.0
+    crowd: int = 0
     seen: list[Seen] = field(default_factory=list)
 
     def __enter__(self) -> MisbehavingServer:
         self._loop = asyncio.new_event_loop()
         self._in_flight = 0
+        self._crowded = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**24))
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
@@ -240,8 +245,12 @@ class MisbehavingServer:
         self._in_flight += 1
         seen = Seen(len(self.seen), time.monotonic(), self._in_flight, headers, body)
         self.seen.append(seen)
+        if self._in_flight >= self.crowd:
+            self._crowded.set()
         try:
             await asyncio.sleep(self.delay_s)
+            if seen.number > 0:
+                await self._crowded.wait()
         finally:
             self._in_flight -= 1
         form = self.script(seen)

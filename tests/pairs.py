@@ -23,15 +23,14 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.fused import head_of
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.plain import PlainWriter
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.plain import TransformersGenerator
+from limbeck.rollouts.request import Completion, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
-from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
-from limbeck.routes.loop import Lesson
-from limbeck.routes.loop import train as train_lesson
+from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
+from limbeck.routes.loop import TrainingData, training_steps
 from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Teacher
-from limbeck.training.answers import written_targets
+from limbeck.training.answers import targets_from_answers
 from limbeck.training.material import prepare_material
 from limbeck.training.optim import make_optimizer
 from limbeck.training.state import StepRecord, TrainState
@@ -122,9 +121,9 @@ def recipe_of(**settings) -> Recipe:
     return Recipe(**{"student": "student", "teacher": "teacher", "prompts": "rows.jsonl", **settings})
 
 
-def decoder_of(model: LanguageModel, way: str) -> Decoder | Writer:
+def decoder_of(model: LanguageModel, way: str) -> Decoder | BatchGenerator:
     """The decoder of a name, as the engine takes it."""
-    return {"lean": LeanDecoder, "slots": SlotDecoder, "generate": PlainWriter}[way](model)
+    return {"lean": LeanDecoder, "slots": SlotDecoder, "generate": TransformersGenerator}[way](model)
 
 
 def state_of(
@@ -141,7 +140,7 @@ class StoredAnswers:
     def __init__(self, steps: Sequence[Sequence[Mapping[str, Any]]], pad_id: int) -> None:
         self.steps, self.pad_id = iter([step for step in steps if step]), pad_id
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
         stored = next(self.steps)
         assert len(stored) == len(requests), "as many answers as were stored"
         return [Completion(tuple(row["ids"]), (0.0,) * len(row["ids"]), False) for row in stored]
@@ -197,14 +196,14 @@ def replay(
         teacher = LocalTeacher(language_model(double(LlamaForCausalLM.from_pretrained(recipe.teacher))))
     state = state_of(student, recipe.model_copy(update={"precision": "float32"}))
     state.engine = StoredAnswers(practised, material.dialogue.pad_id)
-    targets = material.targets if written is None else written_targets(written, material, recipe)
-    lesson = Lesson(material.train.prompts, teacher, targets, material.own)
+    targets = material.targets if written is None else targets_from_answers(written, material, recipe)
+    data = TrainingData(material.train.prompts, teacher, targets, material.own)
     found: dict[str, list[float]] = {"loss": [], "grad_norm": [], "learning_rate": []}
-    for stored, record in zip(practised, train_lesson(state, lesson, recipe), strict=True):
+    for stored, record in zip(practised, training_steps(state, data, recipe), strict=True):
         for name, values in found.items():
             values.append(getattr(record, name))
         if stored:
-            assert [prompt.source for prompt in state.practised[0]] == [row["source"] for row in stored]
+            assert [prompt.source for prompt in state.rollouts.prompts] == [row["source"] for row in stored]
     for name, weight in sorted(state.weights.named.items()):
         flat = weight.detach().flatten()
         found[name] = [(flat @ torch.arange(len(flat), dtype=torch.float64).cos()).item()]
@@ -213,7 +212,7 @@ def replay(
 
 def train(state: TrainState, teacher: Teacher, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[StepRecord]:
     """The steps of a recipe with nothing to read but what the student writes."""
-    return train_lesson(state, Lesson(tuple(prompts), teacher), recipe)
+    return training_steps(state, TrainingData(tuple(prompts), teacher), recipe)
 
 
 def write_pair(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import limbeck
 from pairs import write_pair
 
 ROOT = Path(__file__).parent.parent
@@ -24,8 +23,6 @@ SMALLER = {
     "max_practice_tokens=64": "max_practice_tokens=6",
     "held_out=20": "held_out=12",
 }
-# Public names that the pages describe and this version does not have yet.
-AWAITED = ("distil", "steps", "Recipe", "evaluate")
 GENERATED = ("cli.md", "recipe.md", "python.md", "performance.md")
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name not in GENERATED)]
 
@@ -43,17 +40,10 @@ def smaller(code):
     return code
 
 
-def marked(path):
-    """A page that names what is awaited has to fail for want of it, and for no other reason."""
-    awaited = [name for name in AWAITED if any(f"limbeck.{name}(" in block for block in blocks_of(path))]
-    mark = pytest.mark.xfail(raises=AttributeError, strict=True, reason=f"awaits {', '.join(awaited)}")
-    return pytest.param(path, marks=[mark] if awaited else [], id=path.relative_to(ROOT).as_posix())
-
-
 WITH_EXAMPLES = [path for path in PAGES if blocks_of(path)]
 
 
-@pytest.mark.parametrize("path", [marked(path) for path in WITH_EXAMPLES])
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_python_examples_of_a_page_run(path, tmp_path, monkeypatch):
     write_pair(tmp_path)
     shutil.copy(tmp_path / "rows.jsonl", tmp_path / "tickets.jsonl")
@@ -61,10 +51,6 @@ def test_the_python_examples_of_a_page_run(path, tmp_path, monkeypatch):
     space = {"__name__": "example"}
     for number, block in enumerate(blocks_of(path), start=1):
         exec(compile(smaller(block), f"{path.name}, Python block {number}", "exec"), space)  # noqa: S102
-
-
-def test_what_is_awaited_is_not_here_yet():
-    assert set(limbeck.__all__).isdisjoint(AWAITED), "remove it from AWAITED: the examples of it have to run now"
 
 
 def test_some_pages_have_examples():

@@ -32,7 +32,7 @@ FLOORS = (
     ("planning",),
     ("driver", "stepping"),
     ("reporting", "exports"),
-    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking"),
+    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking", "measuring"),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
@@ -41,6 +41,7 @@ WITHIN_GROUND_FLOOR |= {("messages", "errors")}
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",
+    *("looking", "results", "messages"),
     *(f"reporting.{path.stem}" for path in sorted((PACKAGE / "reporting").glob("[!_]*.py"))),
 )
 
@@ -49,40 +50,41 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 2_600  # 4,000 is what the house allows
+MAX_STEP_LINES = 2_941  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
-    "api": 295,
+    "api": 156,
     "checked": 44,
-    "cli": 293,
-    "compat": 89,
+    "cli": 290,
+    "compat": 92,
     "console": 139,
     "conversation": 74,
     "data": 1304,
-    "driver": 261,
-    "embedded": 245,
+    "driver": 264,
+    "embedded": 250,
     "errors": 136,
-    "evaluation": 3171,
+    "evaluation": 3175,
     "fast": 290,
-    "given": 183,
+    "given": 227,
     "http": 150,
     "looking": 31,
     "machine": 194,
+    "measuring": 138,
     "messages": 93,
-    "models": 1092,
+    "models": 1096,
     "names": 54,
     "objectives": 797,
     "planning": 431,
     "progress": 115,
     "recipe": 912,
-    "reporting": 1133,
+    "reporting": 1140,
     "results": 144,
     "rollouts": 559,
     "routes": 227,
-    "runs": 858,
+    "runs": 857,
     "stepping": 110,
     "teachers": 823,
-    "training": 1298,
+    "training": 1305,
 }
 # Imported only where the user's own object is of them.
 OPTIONAL_OBJECTS = {"pandas", "datasets", "IPython"}
@@ -235,6 +237,72 @@ def test_public_names_are_the_documented_ones():
     assert {"divergence", "kl_mix", "soft_targets", "topk_divergence", "fused_divergence"} <= set(limbeck.__all__)
 
 
+# What a public function says of what is not there, and what the others give, after every module has been imported.
+CALLS = """
+import importlib, pkgutil, tempfile, types, warnings
+import torch
+import limbeck
+for found in pkgutil.walk_packages(limbeck.__path__, "limbeck."):
+    importlib.import_module(found.name)
+homes = {name: home for home, names in limbeck._HOMES.items() for name in names}
+assert sorted(homes) == limbeck.__all__, "each public name has a home"
+for name in limbeck.__all__:
+    public = getattr(limbeck, name)
+    assert not isinstance(public, types.ModuleType), f"{name} is hidden by a module"
+    assert public is getattr(importlib.import_module(f"limbeck.{homes[name]}"), name), name
+    assert public.__doc__, f"{name} has no docstring"
+logits, hidden, here = torch.randn(2, 5), torch.randn(2, 3), tempfile.mkdtemp()
+head = limbeck.Head(torch.randn(5, 3), None, 5)
+works = {
+    "divergence": lambda: limbeck.divergence(logits, logits + 1, 0.5),
+    "kl_mix": lambda: limbeck.kl_mix(logits, logits + 1, 0.5),
+    "soft_targets": lambda: limbeck.soft_targets(logits, logits + 1, 2.0),
+    "topk_divergence": lambda: limbeck.topk_divergence(logits, torch.zeros(2, 1).long(), -torch.ones(2, 1), 0.5),
+    "fused_divergence": lambda: limbeck.fused_divergence(
+        hidden.requires_grad_(), head, torch.randn(2, 3), head, torch.ones(2), limbeck.Objective()
+    ),
+    "Head": lambda: head,
+    "Objective": limbeck.Objective,
+    "Evaluating": limbeck.Evaluating,
+    "Recipe": lambda: limbeck.Recipe(student="a/b", teacher="a/c", prompts="p.jsonl"),
+    "LimbeckError": lambda: limbeck.LimbeckError("code", given="a", needed="b", fix="c"),
+    "doctor": lambda: limbeck.doctor({}),
+    "list_runs": lambda: limbeck.list_runs(here),
+    "Run": lambda: limbeck.Run.create(importlib.import_module("pathlib").Path(here), "x"),
+    "Evaluation": lambda: limbeck.Evaluation.create(importlib.import_module("pathlib").Path(here), "x"),
+    "tune_process": limbeck.tune_process,
+}
+refuses = {
+    **{name: (lambda name=name: getattr(limbeck, name)("nowhere", workspace=here)) for name in
+       ("show", "lineage", "report", "export", "resume", "evaluate", "mark")},
+    "chat": lambda: limbeck.chat("nowhere", ["hello"]),
+    **{name: (lambda name=name: getattr(limbeck, name)("nowhere.yaml")) for name in
+       ("train", "answers", "plan", "check", "worth")},
+    **{name: (lambda name=name: getattr(limbeck, name)("a/b", "a/c", ["x"], stepz=1)) for name in ("distil", "steps")},
+}
+assert sorted([*works, *refuses, "demo"]) == limbeck.__all__, set(limbeck.__all__) ^ {*works, *refuses, "demo"}
+for name, call in works.items():
+    call()
+for name, call in refuses.items():
+    try:
+        call()
+    except limbeck.LimbeckError:
+        continue
+    raise AssertionError(f"{name} did not refuse")
+"""
+
+
+def test_no_module_hides_a_public_name_and_each_can_be_called(tmp_path):
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_folder_or_file_has_a_public_name():
+    import limbeck
+
+    assert not {path.name.removesuffix(".py") for path in PACKAGE.iterdir()} & set(limbeck.__all__)
+
+
 def test_every_module_has_a_docstring_and_what_it_exports():
     for path in FILES:
         tree = ast.parse(path.read_text())
@@ -327,3 +395,15 @@ def test_the_files_that_prose_names_exist():
             r"`((?:src|tests|recipes|examples|scripts|docs|dev|benchmarks)/[\w./-]+)`", page.read_text()
         ):
             assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_no_test_holds_to_a_time():
+    """Speed is for the benchmarks: beside a busy process every limit of seconds is passed one day."""
+    measures = re.compile(r"perf_counter\(|process_time\(|thread_time\(|default_timer\(|(?:monotonic|time)\(\) - \w")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if measures.search(line)
+    ]
+    assert found == []

@@ -1,7 +1,7 @@
 """Texts use the terms of `dev/GLOSSARY.md`: none contains a pattern that the glossary bans.
 
 The test covers strings, docstrings and comments of the package, its page templates, the docs, recipes and examples. The
-help of commands and settings is part of docs/reference/cli.md and docs/reference/recipe.md, which another test compares with the code.
+help of commands and settings is part of docs/reference/cli.md and recipe.md, which another test compares with the code.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from limbeck.objectives.objective import Objective
     from limbeck.objectives.topk import topk_divergence
     from limbeck.recipe.evaluating import Evaluating
-    from limbeck.recipe.recipe import Recipe
+    from limbeck.recipe.keywords import Recipe
     from limbeck.results import Evaluation, Run
 
 __version__ = "0.1.0"
@@ -86,7 +86,7 @@ _HOMES = {
     "objectives.objective": ("Objective",),
     "objectives.topk": ("topk_divergence",),
     "recipe.evaluating": ("Evaluating",),
-    "recipe.recipe": ("Recipe",),
+    "recipe.keywords": ("Recipe",),
     "results": ("Evaluation", "Run"),
     "api": (
         *("answers", "chat", "check", "demo", "distil", "doctor", "evaluate", "mark", "plan", "resume", "steps"),

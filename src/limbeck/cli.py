@@ -115,9 +115,8 @@ def train(
 
     printer = Printer()
     if dry_run:
-        for path, report in zip(
-            (recipe, *later), _api().plan(recipe, *later, overrides=overrides, environment=os.environ), strict=True
-        ):
+        plans = _api().plan(recipe, *later, overrides=overrides, environment=os.environ)
+        for path, report in zip((recipe, *later), plans, strict=True):
             if as_json:
                 _print_json(check_as_json(report))
             else:
@@ -127,9 +126,8 @@ def train(
         _api().train(recipe, *later, overrides=overrides, listen=_print_json, environment=os.environ)
     else:
         with on_screen(printer) as screen:
-            run = _api().train(
-                recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase, environment=os.environ
-            )
+            told = {"listen": screen.take, "watch": screen.phase}
+            run = _api().train(recipe, *later, overrides=overrides, environment=os.environ, **told)
         show_run(printer, run)
 
 
@@ -330,16 +328,15 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def _api() -> ModuleType:
-    """The package's functions, in a process that is set up for long runs; settings come from the environment too."""
-    from limbeck import api
+    """The functions of the package, in a process that is set up for long runs."""
+    from limbeck import api  # which imports torch
 
     api.tune_process()
     return api
 
 
 def _progress(as_json: bool) -> Callable[[Mapping[str, object]], None]:
-    printer = Printer()
-    return _print_json if as_json else lambda event: printer.progress(f"{event['phase']} ...")
+    return _print_json if as_json else lambda event: Printer().progress(f"{event['phase']} ...")
 
 
 def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> None:

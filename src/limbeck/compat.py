@@ -20,6 +20,7 @@ __all__ = [
     "SEEN",
     "Renamed",
     "attention_implementation",
+    "choose_attention",
     "construct_scalar",
     "find_file",
     "gradient_hooks",
@@ -160,3 +161,8 @@ def gradient_hooks(weight: Any) -> Any:
 def put_gradient_hooks(weight: Any, hooks: Any) -> None:
     """Puts back what `gradient_hooks` gave."""
     weight._post_accumulate_grad_hooks = hooks
+
+
+def choose_attention(module: Any) -> None:
+    """Sets the attention that transformers chooses for a model that it loads (transformers 5.24)."""
+    module.set_attn_implementation("sdpa" if module._supports_sdpa else "eager")

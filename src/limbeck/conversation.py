@@ -15,7 +15,7 @@ from limbeck.evaluation.answering.evaluated import template_options_of
 from limbeck.machine import use_machine
 from limbeck.models.load import load_model, positions_of
 from limbeck.models.resolve import parse_ref
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
 from limbeck.training.generation import choose_method, engine_for
 
@@ -60,7 +60,7 @@ class Conversation:
                 fix="Choose another number.",
             )
         writing = choose_method(self.model, max_length=256 + max_tokens, pad_id=self.dialogue.pad_id)
-        self.engine = engine_for(self.model, self.dialogue, writing.way, num_slots=1)
+        self.engine = engine_for(self.model, self.dialogue, writing.decoder, num_slots=1)
         self.sampling = sampling
         self.max_tokens = max_tokens
         self.seed = seed
@@ -78,7 +78,7 @@ class Conversation:
         key = stream_key(self.seed, Purpose.CHAT, len(messages), prompt.content_hash, 0, 0)
         ids: list[int] = []
         shown = ""
-        for written in self.engine.write([Request(prompt.ids, key, self.max_tokens)], self.sampling):
+        for written in self.engine.stream([GenerationRequest(prompt.ids, key, self.max_tokens)], self.sampling):
             if written.end == "stop":
                 break
             ids.append(written.token)

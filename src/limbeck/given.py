@@ -5,6 +5,7 @@ Neither pandas nor datasets is imported: their objects are known by what they ca
 
 from __future__ import annotations
 
+import copy
 import json
 import numbers
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -12,10 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from limbeck.evaluation.grading.own_functions import held_functions, name_of
-from limbeck.messages import grader_unusable, no_rows_of, row_form, row_value, teacher_not_needed, teacher_other
+from limbeck.machine import precision_kept
+from limbeck.messages import (
+    grader_unusable,
+    no_rows_of,
+    recipe_form,
+    row_form,
+    row_value,
+    settings_twice,
+    teacher_not_needed,
+    teacher_other,
+)
 from limbeck.models.load import load_tokenizer
 from limbeck.models.memory import MemoryModel, fingerprint_in, hold, is_in_memory, memory_model
 from limbeck.models.resolve import parse_ref
@@ -28,10 +40,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
+    "NO_ENVIRONMENT",
+    "AnyRecipe",
     "Given",
     "Grader",
     "given_for_run",
     "given_models",
+    "given_recipe",
     "given_settings",
     "grader_text",
     "model_text",
@@ -39,6 +54,8 @@ __all__ = [
 ]
 
 Grader = Callable[[str, Mapping[str, Any]], float]
+AnyRecipe = str | Path | Mapping[str, Any] | Recipe
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 CONVERSATIONS = ("prompt", "messages", "conversations")
 
 
@@ -63,6 +80,7 @@ def given_settings(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     in_place: bool = False,
+    trains: bool = True,
     lend: bool = True,
 ) -> Generator[Given]:
     """The recipe of settings of which some are objects. Within the block it can be used like any other.
@@ -73,6 +91,7 @@ def given_settings(
         place: what messages say they were given to.
         tokenizer: for the models that are objects, in the place of their own.
         in_place: train the caller's student itself.
+        trains: whether the student is trained at all; else both models are used as they are.
         lend: undo at the end of the block what was changed in the caller's models; else the caller of this does it.
 
     Raises:
@@ -87,9 +106,13 @@ def given_settings(
             values["own_answers"] = {**own, "file": rows_file(own.get("file"), "own_answers", Path(folder))}
         if "grader" in values:
             values["grader"] = grader_text(values["grader"], functions)
+        if in_place and values.get("teacher") is values.get("student"):  # which stays what it is at the start
+            values["teacher"] = copy.deepcopy(values.get("teacher"))
         for role in ("student", "teacher"):
-            itself = in_place if role == "student" else True
-            values[role] = model_text(values.get(role), role, models, tokenizer=tokenizer, itself=itself)
+            values[role] = model_text(values.get(role), role, models, tokenizer=tokenizer)
+        if trains and models and models[0].text == values["student"]:
+            models[0] = replace(models[0], fingerprint=f"student-{models[0].fingerprint}", itself=in_place)
+            values["student"] = models[0].text  # a teacher of the same weights is another model from the first step on
         values = {name: value for name, value in values.items() if value is not None or name in settings}
         loaded = load_settings(values, place)
         if loaded.recipe.teacher_dtype != "float32":  # then it is cast, which would change the caller's
@@ -101,6 +124,32 @@ def given_settings(
                 return
             with hold(models, given.rows):
                 yield given
+
+
+@contextmanager
+def given_recipe(
+    recipe: AnyRecipe,
+    place: str,
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    trains: bool = True,
+) -> Generator[LoadedRecipe]:
+    """A recipe in any of its forms; within the block its objects are at hand, and what is set is put back after it."""
+    with precision_kept():
+        if isinstance(recipe, str | Path):
+            yield load_recipe(Path(recipe), list(overrides), environment)
+            return
+        if not isinstance(recipe, Mapping | Recipe):
+            raise recipe_form(kind=type(recipe).__name__)
+        if overrides:
+            raise settings_twice()
+        if isinstance(recipe, Recipe):
+            yield LoadedRecipe(recipe, {}, Path(place))
+            return
+        with given_settings(recipe, place, tokenizer=tokenizer, trains=trains) as known:
+            yield known.loaded
 
 
 @contextmanager
@@ -172,12 +221,11 @@ def model_text(
     models: list[MemoryModel],
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    itself: bool = True,
 ) -> Any:
-    """The text that names a model; an object is added to `models`."""
+    """The text that names a model; an object is added to `models`, to be used as it is."""
     if model is None or isinstance(model, str | Path):
         return None if model is None else str(model)
-    models.append(memory_model(model, tokenizer, what=what, itself=itself))
+    models.append(memory_model(model, tokenizer, what=what, itself=True))
     return models[-1].text
 
 

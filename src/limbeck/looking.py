@@ -9,7 +9,7 @@ from limbeck.results import Lineage, Run, RunList
 from limbeck.runs import store
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.export import ExportForm, export_run
-from limbeck.runs.lineage import other_teachers, trace
+from limbeck.runs.lineage import lineage_of, other_teachers
 
 __all__ = ["export", "find_run", "lineage", "list_runs", "report", "show"]
 
@@ -31,7 +31,7 @@ def show(run: str | Path | store.Run, *, workspace: str | Path = ".") -> Run:
 def lineage(run: str | Path | store.Run, *, workspace: str | Path = ".") -> Lineage:
     """What a run came from: the models and runs that it started from and learnt from."""
     found = find_run(run, workspace)
-    root = trace(found, found.path.parents[1] if isinstance(run, store.Run) else Path(workspace))
+    root = lineage_of(found, found.path.parents[1] if isinstance(run, store.Run) else Path(workspace))
     return Lineage(root, other_teachers(root))
 
 

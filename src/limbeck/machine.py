@@ -1,4 +1,4 @@
-"""What this machine gives: device, memory, threads. Probed once at the start of a run, and recorded with it."""
+"""The machine of a run: device, memory, threads. Probed once at the start of a run and recorded with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from limbeck.errors import UsageError
+from limbeck import messages
 
 __all__ = [
     "Machine",
@@ -36,13 +36,13 @@ CPU_INFO = Path("/proc/cpuinfo")
 MAPS = Path("/proc/self/maps")
 STATUS = Path("/proc/self/status")
 FORGET_PEAK = Path("/proc/self/clear_refs")
-# mallopt's numbers: free memory at the top that is given back, what is asked for beyond need, and from which size on a
-# block is mapped alone.
+# Parameters of mallopt: free memory at the top from which it is returned, extra memory per request, and the size from
+# which a block gets its own mapping.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MALLOC_SETTINGS = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 64 * 2**20, M_MMAP_THRESHOLD: 2**30}
 HEAP_BYTES = 2**31 - 2**20  # mallopt takes an int
 TOUCH_BYTES = 2**26
-# Relative error of a float32 product of the probe's size: 2e-7 as measured, against 2e-3 for bfloat16.
+# Relative error of a float32 product of the probe's size: 2e-7 as measured, against 2e-3 in bfloat16.
 FLOAT32_ERROR = 1e-6
 PROBE_REPEATS = 5
 WORTH_SWITCHING = 0.8
@@ -57,8 +57,8 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 class Machine:
     """What a run uses of the machine.
 
-    free_bytes  the device's memory that nothing had taken at the probe
-    bf16_speed  how many times as fast a product of bfloat16 numbers is as one of float32; None where it was not timed
+    free_bytes  free memory of the device at the time of the probe
+    bf16_speed  how many times as fast a bfloat16 product is as a float32 product; None where it was not timed
     bf16        whether computing in bfloat16 saves time here
     """
 
@@ -78,7 +78,7 @@ class Machine:
 
 
 def probe_machine(device: str = "auto") -> Machine:
-    """Look at the machine, changing nothing.
+    """Probe the machine without changing any setting.
 
     Args:
         device: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
@@ -113,9 +113,9 @@ def probe_machine(device: str = "auto") -> Machine:
 
 
 def use_machine(device: str = "auto", matmul_precision: str | None = None) -> Machine:
-    """Set what makes a run fast at the precision of float32, and probe the machine as it then is.
+    """Choose the fastest settings that keep float32 precision, then probe the machine.
 
-    `matmul_precision` is what an earlier session of the same run chose; left out, it is chosen by measuring.
+    `matmul_precision` is the recorded choice of an earlier session of the same run; without it, it is measured.
     """
     if matmul_precision is None:
         matmul_precision = _fastest_exact_precision() if _choose_device(device).type == "cpu" else "highest"
@@ -154,10 +154,10 @@ def tune_process() -> None:
 
 
 def _fastest_exact_precision() -> str:
-    """The setting of float32 matrix products that is fastest and still rounds like float32.
+    """The fastest matmul precision whose products still have float32 accuracy.
 
-    On a CPU without units for half types "medium" chooses another library that computes in float32 all the same; with
-    such units it rounds to bfloat16. So the error is measured.
+    On a CPU without 16-bit units, "medium" selects another library that also computes in float32; with such units it
+    rounds to bfloat16. So the error is measured.
     """
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(256, 512, generator=generator), torch.randn(512, 1024, generator=generator)
@@ -168,7 +168,7 @@ def _fastest_exact_precision() -> str:
         error = ((left @ right).double() - exact).norm() / exact.norm()
         if error <= FLOAT32_ERROR:
             seconds[precision] = min(timeit.repeat(lambda: left @ right, number=1, repeat=PROBE_REPEATS))
-    # a setting other than torch's own has to earn its place
+    # keep torch's own setting unless another one is clearly faster
     fastest = min(seconds, key=lambda precision: seconds[precision])
     return fastest if seconds[fastest] < WORTH_SWITCHING * seconds["highest"] else "highest"
 
@@ -204,11 +204,11 @@ def _bf16_speed() -> float:
 
 @cache
 def _keep_freed_memory() -> tuple[bool, bool]:
-    """Make glibc keep freed memory for the next allocation, and its heap consist of large pages; whether it does both.
+    """Make glibc keep freed memory for later allocations, and use large pages for its heap; whether each succeeded.
 
-    Every step asks for the same sizes again. By default large blocks go back to the system at once, which then clears
-    each page anew; and where memory is virtual twice over, finding a page costs more than reading it. Elsewhere than on
-    glibc nothing happens.
+    Every step allocates the same sizes again. By default, large blocks are returned to the system at once, which then
+    clears each page again; and under nested virtual memory, a page walk costs more than the read. Does nothing on other
+    C libraries.
     """
     if platform.libc_ver()[0] != "glibc":
         return False, False
@@ -216,7 +216,7 @@ def _keep_freed_memory() -> tuple[bool, bool]:
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     kept = all(libc.mallopt(setting, num_bytes) for setting, num_bytes in MALLOC_SETTINGS.items())
-    # Room for the whole run at once, of which nothing is taken yet; what is taken later comes in large pages.
+    # Reserve address space for the whole run; memory that is used later then comes in large pages.
     reserve_bytes = min(HEAP_BYTES, psutil.virtual_memory().available // 2)
     libc.mallopt(M_TOP_PAD, reserve_bytes)
     libc.free(libc.malloc(TOUCH_BYTES))
@@ -230,16 +230,16 @@ def _keep_freed_memory() -> tuple[bool, bool]:
 
 
 def forget_peak_memory(device: str | torch.device) -> None:
-    """Measure the peak anew from here on. Outside Linux a CPU's peak cannot be forgotten and only ever grows."""
+    """Reset the peak memory. On a CPU this works on Linux only; elsewhere the peak only grows."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
-        with suppress(OSError):  # some containers keep the file to themselves
+        with suppress(OSError):  # not writable in some containers
             FORGET_PEAK.write_text("5")
 
 
 def peak_memory_bytes(device: str | torch.device) -> int:
-    """The most memory this process has held since the last `forget_peak_memory`: resident, or on a GPU reserved."""
+    """Peak memory of this process since the last `forget_peak_memory`: resident, or reserved on a GPU."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     if sys.platform == "linux":
@@ -257,17 +257,12 @@ def _choose_device(device: str) -> torch.device:
     if device == "auto":
         device = "cuda" if num_gpus else "cpu"
     if device not in known:
-        raise UsageError(
-            "machine.no-device",
-            given=f"The device is {device!r}; this machine has {', '.join(known)}.",
-            needed="A run needs one device that is here.",
-            fix="Use device: auto, or cpu.",
-        )
+        raise messages.no_device(device=device, known=known)
     return torch.device(device)
 
 
 def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
-    """A container may be allowed less memory than the machine has."""
+    """Free and total bytes within the memory limit of the container, if there is one."""
     try:
         limited_bytes = (CGROUP / "memory.max").read_text().strip()
         used_bytes = int((CGROUP / "memory.current").read_text())
@@ -276,12 +271,12 @@ def _container_limit(free_bytes: int, total_bytes: int) -> tuple[int, int]:
         return free_bytes, total_bytes
     if limited_bytes == "max":
         return free_bytes, total_bytes
-    # files that were read lately count as used, and are given up when memory is needed
+    # the page cache counts as used, but is released when memory is needed
     used_bytes -= int(statistics.get("inactive_file", 0))
     return min(free_bytes, int(limited_bytes) - used_bytes), min(total_bytes, int(limited_bytes))
 
 
 def _cpu_info(name: str) -> str:
-    """What Linux says under `name` of the first core; empty where it says nothing."""
+    """The value of `name` for the first core in /proc/cpuinfo, empty if there is none."""
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -1,22 +1,135 @@
-"""What is said of how the package's own functions are called."""
+"""Messages of the modules that have no folder: machine, http and the driver."""
 
 from __future__ import annotations
 
-from limbeck.errors import DataError, LimbeckError, Refusal, Text, UsageError, error
+from pathlib import Path
 
-__all__ = [
-    "grader_unusable",
-    "module_missing",
-    "no_prompts",
-    "no_rows_of",
-    "recipe_form",
-    "row_form",
-    "row_value",
-    "settings_twice",
-    "steps_hosted",
-    "teacher_not_needed",
-    "teacher_other",
-]
+from limbeck.errors import DataError, LimbeckError, Refusal, Text, UsageError, error, note
+
+# ---------------------------------------------------------------------------------------- machine
+
+
+@error(UsageError, "machine.no-device")
+def no_device(*, device: str, known: list[str]) -> Text:
+    return Text(
+        given="The device is {device!r}; this machine has {known}.",
+        needed="A run needs a device of this machine.",
+        fix="Set device: auto, or device: cpu.",
+    )
+
+
+# ---------------------------------------------------------------------------------------- http
+
+
+@error(Refusal, "http.not-approved")
+def endpoint_not_approved(*, url: str, origin: str, file: Path) -> Text:
+    return Text(
+        given="The endpoint {url} is not approved.",
+        needed="Prompts and API keys are sent only to endpoints that the user of this machine has approved, whatever a "
+        "recipe says.",
+        fix="If you trust it, add a line to {file}: {origin}, a space, and the environment variable that holds its "
+        "key.",
+    )
+
+
+@error(UsageError, "http.address")
+def invalid_address(*, url: str) -> Text:
+    return Text(
+        given="{url} is not a valid address of an endpoint.",
+        needed="An address has http or https, a host and a path. A user, password or query would be saved with the "
+        "run.",
+        fix="Use an address like https://api.example.com/v1, and put the API key in an environment variable.",
+    )
+
+
+@error(UsageError, "http.endpoints-file")
+def invalid_endpoints_line(*, file: Path, line: int) -> Text:
+    return Text(
+        given="Line {line} of {file} is not an address and the name of an environment variable.",
+        needed="Each line is an address and, after a space, the environment variable that holds its key.",
+        fix="Write a line like https://api.example.com EXAMPLE_API_KEY, without the key itself.",
+    )
+
+
+@error(UsageError, "http.key")
+def key_not_set(*, variable: str, url: str) -> Text:
+    return Text(
+        given="The environment variable {variable} is not set.",
+        needed="It must contain the API key for {url}; keys are read from the environment and never saved.",
+        fix="Set it in the shell that starts Limbeck: export {variable}=...",
+    )
+
+
+@error(UsageError, "http.key.invalid")
+def key_invalid(*, variable: str, url: str) -> Text:
+    return Text(
+        given="The environment variable {variable} contains spaces or characters that no API key has.",
+        needed="It must contain the API key for {url}; keys are read from the environment and never saved.",
+        fix="Set it again in the shell that starts Limbeck: export {variable}=...",
+    )
+
+
+@note("http.oversize")
+def reply_too_long(*, max_bytes: int) -> str:
+    return "the reply is longer than {max_bytes:byte|bytes}"
+
+
+@note("http.deadline")
+def no_reply_in_time(*, within_s: float) -> str:
+    return "no complete reply within {within_s:.3g} s"
+
+
+# ---------------------------------------------------------------------------------------- driver
+
+
+@error(Refusal, "answers.not-needed")
+def answers_not_needed(*, recipe: str, route: str) -> Text:
+    return Text(
+        given="{recipe} has route: {route}, and neither a warmup nor an on_policy_share below 1.",
+        needed="The teacher generates answers only for a student that is trained on them.",
+        fix="Set route: off-policy, or add a warmup to the recipe.",
+    )
+
+
+@error(Refusal, "run.nothing-to-resume")
+def run_is_done(*, name: str, recipe: Path) -> Text:
+    return Text(
+        given="{name} is done.",
+        needed="Only a run that has not reached its last step can be resumed.",
+        fix="Train again under another name: limbeck train {recipe} --set name=NAME.",
+    )
+
+
+@error(Refusal, "run.nothing-to-resume.no-checkpoint")
+def no_checkpoint(*, name: str, recipe: Path) -> Text:
+    return Text(
+        given="{name} has no checkpoint.",
+        needed="A run is resumed from its last checkpoint.",
+        fix="Train again under another name: limbeck train {recipe} --set name=NAME.",
+    )
+
+
+@error(Refusal, "run.nothing-to-resume.damaged")
+def checkpoints_damaged(*, name: str, recipe: Path, damages: list[str]) -> Text:
+    return Text(
+        given="{name} has no checkpoint that can be read: {damages}.",
+        needed="A run is resumed from its last checkpoint.",
+        fix="Restore the checkpoint from a copy, or train again under another name: limbeck train {recipe} --set "
+        "name=NAME.",
+    )
+
+
+@note("run.best-step-kept")
+def best_step_kept(*, step: int) -> str:
+    return "The student of step {step} has the highest grade and is saved as the final model."
+
+
+@note("run.answers-only")
+def answers_only() -> str:
+    return "answers of the teacher, no training"
+
+
+# ---------------------------------------------------------------------------------------- functions of the package
 
 
 @error(UsageError, "api.recipe-form")

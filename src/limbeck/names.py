@@ -1,4 +1,4 @@
-"""The one allow-list for names of runs and files, and the one rule that keeps a path inside the workspace."""
+"""The allow-list for names of runs and files, and the check that a path is inside the workspace."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from limbeck.errors import UsageError
+from limbeck.errors import Text, UsageError, error
 
 __all__ = ["check_name", "inside", "is_name", "new_run_name"]
 
-# No dot or hyphen first (hidden files, options of a command), no dot last (Windows drops it), no device of Windows.
+# No leading dot or hyphen (hidden files, command-line options), no trailing dot (Windows drops it), no Windows device.
 _NAME = re.compile(
     r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[a-z0-9_]([a-z0-9._-]{0,98}[a-z0-9_-])?", re.IGNORECASE | re.ASCII
 )
@@ -28,50 +28,61 @@ _ANIMALS = """
 """.split()
 
 
-def is_name(text: str) -> bool:
-    """Whether `text` may name a run, a data set or a file."""
-    return _NAME.fullmatch(text) is not None
+# Messages are here and not in `messages`, because every module with a name to check imports this one.
 
 
-def check_name(text: str, *, what: str = "run") -> str:
-    """Give `text` back if it may name a `what`; otherwise raise UsageError `names.not-allowed`."""
-    if is_name(text):
-        return text
-    raise UsageError(
-        "names.not-allowed",
-        given=f"{text[:120]!a} is given as the name of {'an' if what[0] in 'aeiou' else 'a'} {what}.",
-        needed="A name becomes a file name on every system, so it has 1 to 100 of the characters A-Z a-z 0-9 . _ - "
-        "and neither starts with a dot or a hyphen, nor ends with a dot, nor is a device of Windows (con, nul, com1).",
+@error(UsageError, "names.not-allowed")
+def _not_allowed(*, name: str, what: str) -> Text:
+    return Text(
+        given="The {what} name {name} is not valid.",
+        needed="A name becomes a file name on every system: 1 to 100 of the characters A-Z a-z 0-9 . _ - without a dot "
+        "or hyphen at the start, a dot at the end, or the name of a Windows device (con, nul, com1).",
         fix="Choose another name, for example support-2.",
     )
 
 
-def inside(workspace: Path, path: Path | str) -> Path:
-    """The real place of `path` (relative to `workspace`, or absolute), which must lie in `workspace`.
+@error(UsageError, "names.outside")
+def _outside(*, path: str, workspace: str) -> Text:
+    return Text(
+        given="The path {path} is outside the workspace {workspace}.",
+        needed="Runs and their files must be inside the workspace, so that no recipe can open other files.",
+        fix="Use a path inside the workspace, or set the workspace to the folder that contains the file.",
+    )
 
-    Symbolic links are followed before the question is asked, so a link that leads out is refused. The answer holds at
-    this moment: who may write in the workspace can change a link later. Raises UsageError `names.outside`.
+
+def is_name(text: str) -> bool:
+    """Whether `text` can be the name of a run, a data set or a file."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(text: str, *, what: str = "run") -> str:
+    """Return `text` if it can be the name of a `what`; otherwise raise UsageError `names.not-allowed`."""
+    if is_name(text):
+        return text
+    raise _not_allowed(name=ascii(text[:120]), what=what)
+
+
+def inside(workspace: Path, path: Path | str) -> Path:
+    """The real path of `path` (relative to `workspace`, or absolute), which must be inside `workspace`.
+
+    Symbolic links are resolved first, so a link that leads outside is refused. This holds at the time of the call:
+    anyone who can write in the workspace can change a link later. Raises UsageError `names.outside`.
     """
     text = str(path)
     root = os.path.realpath(workspace)
-    # A backslash or a control character is no part of a name anywhere in Limbeck, and means a folder on Windows.
+    # Names in Limbeck contain no backslash, which separates folders on Windows, and no control character.
     strange = "\\" in text or any(ord(character) < 32 or ord(character) == 127 for character in text)
     if not strange:
         real = os.path.realpath(os.path.join(root, text))  # noqa: PTH118 (an absolute path must replace the root)
         if os.path.commonpath([root, real]) == root:
             return Path(real)
-    raise UsageError(
-        "names.outside",
-        given=f"The path {text[:200]!a} leads out of the workspace {root}.",
-        needed="Runs and their files stay inside the workspace, so that nobody else's text can choose a file to open.",
-        fix="Use a path below the workspace, or start Limbeck with the workspace that holds the file.",
-    )
+    raise _outside(path=ascii(text[:200]), workspace=root)
 
 
 def new_run_name(existing: Collection[str]) -> str:
-    """A name like calm-otter-17 that is not in `existing` (compared without case, as some file systems do).
+    """A name like calm-otter-17 that is not in `existing`; case is ignored, as some file systems ignore it.
 
-    Drawn by the system and not by the seed of a run, or two runs of one seed would get the same name.
+    It is random and does not follow from a run's seed, or two runs of the same seed would get the same name.
     """
     draw = random.SystemRandom()
     taken = {name.casefold() for name in existing}

@@ -19,7 +19,8 @@ from limbeck.console import PLAIN_WIDTH, encodable, is_number, print_text
 
 __all__ = ["RunView", "time_left_s"]
 
-PHASES = ("writing", "reading", "updating")
+# Phases of a step, and the names under which events store their tokens per second.
+PHASES = {"generation": "writing", "scoring": "reading", "update": "updating"}
 NUM_RECENT_STEPS = 20
 COLUMN_WIDTHS = (11, 8, 8, 9, 9, 7, 8, 11)
 
@@ -94,7 +95,7 @@ class RunView:
             self._times_s.append(took_s)
         self._figures = {
             "loss": _shown(event.get("loss")),
-            **{phase: _shown(event.get(f"{phase}_tokens_per_s"), ",.0f") for phase in PHASES},
+            **{phase: _shown(event.get(f"{stored}_tokens_per_s"), ",.0f") for phase, stored in PHASES.items()},
             "cut off": _shown(event.get("cut_off_share"), ".0%"),
             "memory": f"{memory / 2**30:.1f} GiB" if is_number(memory) else "-",
         }
@@ -102,7 +103,7 @@ class RunView:
             self._first_loss = self._figures["loss"]
         if self._live is None and (first or number == self._steps or self._number % self._every == 0):
             if first:
-                print_text(self._console, "loss in nats per token; writing, reading and updating in tokens per second")
+                print_text(self._console, "loss in nats per token; generation, scoring and update in tokens per second")
                 self._print_line("step", *self._figures, "time left")
             self._print_line(f"{self._number}/{self._steps}", *self._figures.values(), self._time_left())
 

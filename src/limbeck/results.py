@@ -14,7 +14,7 @@ from limbeck.errors import DataError
 from limbeck.messages import module_missing
 from limbeck.reporting.cells import evaluation_cell, marks_cell, table_cell
 from limbeck.runs import evaluations, marks, store
-from limbeck.runs.lineage import Node
+from limbeck.runs.lineage import LineageNode
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -145,7 +145,7 @@ class RunList(Sequence[Run]):
 class Lineage:
     """What a run came from, as a tree; `warning` is empty unless stages learnt from different teachers."""
 
-    root: Node
+    root: LineageNode
     warning: str
 
     def rows(self) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ class Lineage:
         return table_cell(f"What {self.root.name} came from", [self.warning] if self.warning else [], rows)
 
 
-def _rows(node: Node, depth: int) -> Iterator[dict[str, Any]]:
+def _rows(node: LineageNode, depth: int) -> Iterator[dict[str, Any]]:
     yield {"depth": depth, "role": node.role, "name": node.name, "about": node.about}
     for parent in node.parents:
         yield from _rows(parent, depth + 1)

@@ -18,12 +18,12 @@ from limbeck.models.memory import MemoryModel, known, lend
 from limbeck.planning.check import plan_recipe
 from limbeck.planning.memory import refuse_if_too_large
 from limbeck.recipe.recipe import Recipe
-from limbeck.routes.loop import Lesson, train
+from limbeck.routes.loop import TrainingData, training_steps
 from limbeck.teachers.local import LocalTeacher
-from limbeck.teachers.writer import ask
-from limbeck.training.answers import label_unfit, written_targets
+from limbeck.teachers.writer import generate_answers
+from limbeck.training.answers import label_unfit, targets_from_answers
 from limbeck.training.material import Material
-from limbeck.training.setup import Models, load_models, make_state, make_writer
+from limbeck.training.setup import Models, load_models, make_answer_generator, make_state
 from limbeck.training.state import StepRecord, TrainState
 
 __all__ = ["Steps", "take_steps"]
@@ -111,39 +111,41 @@ def take_steps(
                 plan = plan_recipe(recipe)
                 refuse_if_too_large(plan.memory)
                 models = load_models(plan.material, recipe, plan.machine)
-            patches = stack.enter_context(ExitStack())
-            patches.enter_context(lent(models.student.module))
-            state = make_state(models, plan.material, recipe, watch)
-            if optimizer is not None:
-                state.optimizer = optimizer(list(models.weights.named.values()))
-            state.schedule = schedule
-            lesson = _lesson(models, plan.material, recipe)
+                patches = stack.enter_context(ExitStack())
+                patches.enter_context(lent(models.student.module))
+                state = make_state(models, plan.material, recipe, watch)
+                if optimizer is not None:
+                    state.optimizer = optimizer(list(models.weights.named.values()))
+                state.schedule = schedule
+                data = _training_data(models, plan.material, recipe)
     except BaseException:
         stack.close()
         raise
-    records = _records(state, lesson, recipe, plan.machine.matmul_precision, stack, patches)
+    records = _records(state, data, recipe, plan.machine.matmul_precision, stack, patches)
     next(records)  # to its start, so that it ends properly from now on
     return Steps(state, records, (*plan.material.notes, *models.notes))
 
 
-def _lesson(models: Models, material: Material, recipe: Recipe) -> Lesson:
+def _training_data(models: Models, material: Material, recipe: Recipe) -> TrainingData:
     """What the route learns from; the teacher writes its answers now, where it has to."""
     targets = material.targets
     if recipe.answers_written:
-        writer = make_writer(models, material, recipe, account="steps", log=lambda kind, **fields: None)
+        generator = make_answer_generator(models, material, recipe, account="steps", log=lambda kind, **fields: None)
         prompts = material.train.prompts
-        rows = ask(writer, prompts, material.examples, num_answers=recipe.answers_written, seed=recipe.seed)
+        rows = generate_answers(
+            generator, prompts, material.examples, num_answers=recipe.answers_written, seed=recipe.seed
+        )
         label_unfit(rows, material, recipe)
-        targets = written_targets(rows, material, recipe)
+        targets = targets_from_answers(rows, material, recipe)
     teacher = None if models.teacher is None or not recipe.scores else LocalTeacher(models.teacher)
-    return Lesson(material.train.prompts, teacher, targets, material.own)
+    return TrainingData(material.train.prompts, teacher, targets, material.own)
 
 
 def _records(
-    state: TrainState, lesson: Lesson, recipe: Recipe, precision: str, stack: ExitStack, patches: ExitStack
+    state: TrainState, data: TrainingData, recipe: Recipe, precision: str, stack: ExitStack, patches: ExitStack
 ) -> Generator[StepRecord | None]:
     """Nothing, then a record for each step; the caller's matmul precision is in force whenever the caller is."""
-    steps = train(state, lesson, recipe)
+    steps = training_steps(state, data, recipe)
     try:
         yield None
         while True:

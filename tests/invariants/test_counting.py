@@ -11,7 +11,7 @@ import torch
 
 from builders import tiny_llama
 from limbeck.data.batch import collate
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.teachers.local import LocalTeacher
 from pairs import language_model, prompt_of, recipe_of, state_of, train
@@ -61,7 +61,7 @@ def test_the_student_learns_to_count_and_to_stop(teacher):
     assert records[0].agreement < 0.3
     assert records[-1].agreement > 0.95
     assert records[-1].loss < 0.1 * records[0].loss
-    answers = state.engine.generate([Request(prompt.ids, 0, 64) for prompt in prompts[-6:]], GREEDY)
+    answers = state.engine.generate([GenerationRequest(prompt.ids, 0, 64) for prompt in prompts[-6:]], GREEDY)
     for prompt, answer in zip(prompts[-6:], answers, strict=True):
         assert list(answer.ids) == count_from(prompt.ids[0], 64)
         assert not answer.cut_off

@@ -17,15 +17,15 @@ from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
 from limbeck.errors import Diverged
 from limbeck.models.load import checkpoint_activations
-from limbeck.objectives.divergence import evaluate
-from limbeck.objectives.fused import fused_divergence, fused_with_readings
+from limbeck.objectives.divergence import objective_per_token
+from limbeck.objectives.fused import fused_divergence, fused_with_statistics
 from limbeck.recipe.parts import PracticeGrowth
 from limbeck.rollouts.request import Completion
 from limbeck.routes import off_policy
 from limbeck.routes.on_policy import objective_of, practice_limit_at, practice_requests, step
 from limbeck.teachers.local import LocalTeacher
 from limbeck.teachers.signal import Dense
-from limbeck.training.batches import PromptOrder, micro_batches
+from limbeck.training.batches import AnswerSet, PromptOrder, micro_batches
 from pairs import in_float64, language_model, prompt_of, random_prompts, recipe_of, state_of, tiny_model, train
 
 RECIPE = recipe_of(
@@ -137,7 +137,7 @@ def test_the_loss_is_the_token_weighted_mean_of_the_rows_alone():
         signal = teacher.score(batch)
         student.module.zero_grad()
         weights_N = torch.full((batch.num_tokens,), 1 / sum(lengths), dtype=torch.float64)
-        loss, reading = fused_with_readings(
+        loss, reading = fused_with_statistics(
             student.completion_hidden(batch),
             student.head,
             signal.hidden_NH,
@@ -176,7 +176,7 @@ def test_rows_of_unequal_length_give_the_finite_loss_and_gradient_of_the_rows_al
         recipe = with_recipe(beta=beta, micro_batch_tokens=micro_batch_tokens)
         state, caught = state_of(student, recipe), []
         state.optimizer.step = lambda: caught.extend(each.grad.flatten() for each in student.module.parameters())
-        text = [prompts[row] for row in rows], [answers[row] for row in rows], 1.0
+        text = AnswerSet([prompts[row] for row in rows], [answers[row] for row in rows])
         record = off_policy.step(state, teacher, text, objective_of(recipe), recipe)
         return torch.cat(caught), record
 
@@ -436,7 +436,7 @@ def test_heads_padded_to_different_widths_train_on_the_shared_vocabulary(beta, r
         1.0: (q * (q / p).log()).sum(-1),
     }[beta]
     signal = LocalTeacher(teacher).score(batch)
-    ours = evaluate(
+    ours = objective_per_token(
         objective_of(recipe),
         student.head.logits(student.completion_hidden(batch)),
         signal.head.logits(signal.hidden_NH),

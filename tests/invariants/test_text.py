@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.objectives.divergence import Objective, evaluate
+from limbeck.objectives.divergence import Objective, objective_per_token
 from limbeck.rollouts.request import Completion
 from limbeck.routes import off_policy, on_policy, supervised
 from limbeck.teachers.local import LocalTeacher
+from limbeck.training.batches import AnswerSet
 from pairs import prompt_of, random_prompts, recipe_of, state_of, tiny_model
 
 LENGTHS = (1, 12, 5, 12, 2, 9, 7, 12)
@@ -28,7 +29,7 @@ def text_of(lengths=LENGTHS, *, weight=1.0, seed=3):
         Completion(tuple(torch.randint(3, 300, (length,), generator=generator).tolist()), (), False)
         for length in lengths
     ]
-    return random_prompts(len(lengths), seed=seed), answers, weight
+    return AnswerSet(random_prompts(len(lengths), seed=seed), answers, weight)
 
 
 def caught(take_step):
@@ -52,14 +53,14 @@ def teacher():
 
 
 def supervised_step(text, **changes):
-    own = changes.pop("own", supervised.NOTHING)
-    return caught(lambda state: supervised.step(state, text, recipe(**changes), own=own))
+    own = changes.pop("own", supervised.NO_ANSWERS)
+    return caught(lambda state: supervised.step(state, text, recipe(**changes), own_answers=own))
 
 
 def soft_step(text, **changes):
-    own = changes.pop("own", supervised.NOTHING)
+    own = changes.pop("own", supervised.NO_ANSWERS)
     objective = Objective("soft_targets", temperature=2.0)
-    return caught(lambda state: off_policy.step(state, teacher(), text, objective, recipe(**changes), own=own))
+    return caught(lambda state: off_policy.step(state, teacher(), text, objective, recipe(**changes), own_answers=own))
 
 
 @pytest.mark.report("LM-04")
@@ -76,7 +77,7 @@ def test_the_gradient_does_not_depend_on_the_cut_into_micro_batches(take):
 
 def test_the_loss_is_the_mean_over_the_tokens_of_the_step():
     prompts, answers, _ = text_of((5, 60))
-    _, record = supervised_step((prompts, answers, 1.0))
+    _, record = supervised_step(AnswerSet(prompts, answers))
     student, values = tiny_model(dtype=torch.float64), []
     for prompt, answer in zip(prompts, answers, strict=True):
         ids = torch.tensor([[*prompt.ids, *answer.ids]])
@@ -89,13 +90,13 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_step():
 
 def test_soft_targets_off_policy_are_those_of_the_dense_form():
     prompts, answers, _ = text_of((4, 7))
-    _, record = soft_step((prompts, answers, 1.0))
+    _, record = soft_step(AnswerSet(prompts, answers))
     student, master, values = tiny_model(dtype=torch.float64), teacher().model, []
     for prompt, answer in zip(prompts, answers, strict=True):
         ids = torch.tensor([[*prompt.ids, *answer.ids]])
         rows = slice(len(prompt.ids) - 1, len(prompt.ids) + len(answer.ids) - 1)
         sides = [model.module(ids).logits[0, rows] for model in (student, master)]
-        values += evaluate(Objective("soft_targets", temperature=2.0), *sides).tolist()
+        values += objective_per_token(Objective("soft_targets", temperature=2.0), *sides).tolist()
     assert record.loss == pytest.approx(sum(values) / 11, rel=1e-12)
 
 
@@ -105,7 +106,7 @@ def test_own_answers_add_their_own_gradient_by_weight_over_all_tokens_of_the_ste
     text, own = text_of((5, 9)), text_of((3, 8), seed=8)
     alone, alone_record = take(text)
     own_alone, own_record = supervised_step(own)
-    both, record = take(text, own=(own[0], own[1], weight))
+    both, record = take(text, own=AnswerSet(own.prompts, own.completions, weight))
     expected = (14 * alone + weight * 11 * own_alone) / 25
     assert (both - expected).norm() <= 1e-12 * expected.norm()
     assert record.loss == pytest.approx(alone_record.loss, rel=1e-12)
@@ -118,7 +119,7 @@ def test_what_the_student_wrote_has_no_cross_entropy_even_beside_own_answers():
     settings = recipe_of(prompts_per_step=4, max_practice_tokens=12, **SETTINGS)
     own = text_of((3, 8), seed=8)
     twin = LocalTeacher(tiny_model(dtype=torch.float64))
-    both, record = caught(lambda state: on_policy.step(state, twin, random_prompts(4), settings, own=own))
+    both, record = caught(lambda state: on_policy.step(state, twin, random_prompts(4), settings, own_answers=own))
     own_alone, _ = supervised_step(own)
     expected = 11 * own_alone / (11 + record.num_completion_tokens)
     assert record.loss == 0
@@ -127,8 +128,10 @@ def test_what_the_student_wrote_has_no_cross_entropy_even_beside_own_answers():
 
 def test_text_that_the_teacher_wrote_is_read_like_practice_and_not_counted_as_such():
     settings = recipe_of(prompts_per_step=4, max_practice_tokens=6, **SETTINGS)
-    read = text_of((20, 30))
-    _, record = caught(lambda state: on_policy.step(state, teacher(), random_prompts(4), settings, read=read))
+    given = text_of((20, 30))
+    _, record = caught(
+        lambda state: on_policy.step(state, teacher(), random_prompts(4), settings, teacher_answers=given)
+    )
     assert record.num_answers == 6
     assert record.max_length <= 6
     assert record.engine_gap < 1e-6
@@ -143,7 +146,7 @@ def test_the_prompt_and_padding_have_no_gradient():
     """A text of one token depends on the hidden state of the last prompt position alone."""
     student = tiny_model(dtype=torch.float64)
     state = state_of(student, recipe())
-    text = ([prompt_of([5, 9, 17]), prompt_of([4] * 9)], [Completion((8,), (), False)] * 2, 1.0)
+    text = AnswerSet([prompt_of([5, 9, 17]), prompt_of([4] * 9)], [Completion((8,), (), False)] * 2)
     seen = []
     student.module.model.norm.register_full_backward_hook(lambda module, grads, outputs: seen.append(outputs[0]))
     supervised.step(state, text, recipe())

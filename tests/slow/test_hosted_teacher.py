@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.models.resolve import parse_ref
-from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 
 pytestmark = pytest.mark.slow
 MISSING = [name for name in ("fastapi", "uvicorn", "openai") if find_spec(name) is None]
@@ -46,19 +46,19 @@ def url(cache):
         server.wait(20)
 
 
-def write(workspace: Path, url: str, model: str, max_tokens: int) -> list[Answer | Failure]:
+def write(workspace: Path, url: str, model: str, max_tokens: int) -> list[ParsedReply | ChatFailure]:
     settings = HostedSettings(base_url=url, concurrency=2, attempt_s=60.0, num_attempts=2)
     teacher = HostedTeacher(
         parse_ref(f"openai:{model}", workspace=workspace), settings, workspace=workspace, account="run"
     )
     questions = ["What is the capital of France?", "Name a colour.", "What is 2 + 2?"]
     asked = [([{"role": "user", "content": text}], 0) for text in questions]
-    return list(teacher.write(asked, max_tokens=max_tokens, temperature=0.0))
+    return list(teacher.generate(asked, max_tokens=max_tokens, temperature=0.0))
 
 
 def test_a_real_server_writes_answers_that_are_stored_and_not_asked_again(url, tmp_path):
     answers = write(tmp_path, url, "teacher", 64)
-    assert all(isinstance(answer, Answer) for answer in answers), answers
+    assert all(isinstance(answer, ParsedReply) for answer in answers), answers
     assert "Paris" in answers[0].text
     assert {answer.label for answer in answers} <= {"ok", "cut-off"}
     assert answers[0].label == "ok"

@@ -8,43 +8,23 @@ from __future__ import annotations
 
 import json
 import zipfile
-from datetime import datetime
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from real_pair import of_kind, train
 
-from limbeck.driver import train_run
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
 from limbeck.models.save import weights_hash
-from limbeck.recipe.files import load_recipe
 from limbeck.runs.marks import read_marks
 
-ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
-RECIPES = ROOT / "recipes"
-
-
-def train(name, cache, workspace):
-    overrides = [
-        f"student={cache / 'student'}",
-        f"teacher={cache / 'teacher'}",
-        f"prompts={cache / 'prompts' / 'on_policy.jsonl'}",
-        f"held_out={cache / 'prompts' / 'held_out.jsonl'}",
-        f"workspace={workspace}",
-    ]
-    return train_run(load_recipe(RECIPES / f"smollm2_{name}.yaml", overrides, {}))
 
 
 @pytest.fixture(scope="module")
 def run(cache, tmp_path_factory):
     return train("on_policy", cache, tmp_path_factory.mktemp("real"))
-
-
-def of_kind(run, kind):
-    return [event for event in run.read_events() if event["kind"] == kind]
 
 
 def test_it_agrees_more_on_its_own_text_and_forgets_nothing_of_the_teachers(run):
@@ -79,24 +59,12 @@ def test_the_result_loads_and_answers_in_plain_transformers(run):
     assert json.loads((run.model_path / "generation_config.json").read_text())["eos_token_id"]
 
 
-@pytest.mark.parametrize("name", ["off_policy", "lora"])
-def test_the_other_ways_learn_on_both_texts(name, cache, tmp_path):
-    evaluations = of_kind(train(name, cache, tmp_path), "evaluation")
-    first, last = evaluations[0], evaluations[-1]
-    for text in ("teacher_text_loss", "student_text_loss"):
-        print(f"{name}, {text}: {first[text]:.3f} to {last[text]:.3f}")
-        assert last[text] < first[text]
-
-
-def test_marks_are_small_and_cheap(run):
+def test_marks_are_small(run):
     files = sorted((run.path / "marks").iterdir())
     num_tokens = sum(len(answer) for path in files for answer in read_marks(path).answers)
     kib_per_answer = sum(path.stat().st_size for path in files) / num_tokens * 256 / 1024
-    times = [datetime.fromisoformat(event["time"]) for event in run.read_events()]
-    share = sum(event["seconds"] for event in of_kind(run, "marks")) / (times[-1] - times[0]).total_seconds()
-    print(f"{kib_per_answer:.0f} KiB for 256 tokens, {share:.1%} of the run")
+    print(f"{kib_per_answer:.0f} KiB for 256 tokens")
     assert kib_per_answer <= 110
-    assert share <= 0.05
 
 
 def test_the_gguf_file_itself_is_a_model(cache, tmp_path):

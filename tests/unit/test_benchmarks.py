@@ -73,6 +73,9 @@ def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     }
     assert floor_s(work, student, teacher, by_flops, "float32") == expected
     assert floor_s(work, student, teacher, by_flops, "bf16") == {phase: s / 2 for phase, s in expected.items()}
+    # without units for bf16 a step in it may multiply in float32, and no step beats its own floor
+    without_units = Rates(float32_flops=1.0, bf16_flops=0.02, read_bytes=1e9)
+    assert floor_s(work, student, teacher, without_units, "bf16") == expected
     by_bytes = Rates(float32_flops=1e9, bf16_flops=1e9, read_bytes=1.0)
     assert floor_s(work, student, teacher, by_bytes, "float32")["writing"] == 4 * 5 * 4
     assert floor_s(work, student, teacher, by_bytes, "bf16")["writing"] == 4 * 5 * 2
@@ -155,5 +158,11 @@ def test_what_a_benchmark_saves_is_what_the_page_shows(tmp_path, monkeypatch, ca
     assert "2026-01-02, A CPU, 2 threads; torch 2.13.0." in page
     assert "    python benchmarks/loss.py\n" in page
     assert render(table) in page
+    # the other kind of CPU has its own file, and its own part of the page
+    slow = Table("beta 1", ("loss", "s"), (("fused", "9.99"),))
+    common.finish("loss", [slow], {"fused": 9.99}, {**about, "machine": "Another", "bf16": False}, save=True)
+    page = performance_page.performance_page(performance_page.load_baselines(tmp_path))
+    assert render(table) in page
+    assert page.index(render(table)) < page.index("on a CPU without units for bf16") < page.index(render(slow))
     others = ("vs_trl", "rollouts", "routes", "precision", "scaling")
     assert f"Not saved yet: {', '.join(f'`benchmarks/{name}.py`' for name in others)}." in page

@@ -17,7 +17,7 @@ from limbeck.cli import run_cli
 from limbeck.errors import LimbeckError, ModelError, Refusal
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
-from limbeck.runs.lineage import Node, content_of, other_teachers, teachers_of, trace
+from limbeck.runs.lineage import LineageNode, content_of, lineage_of, other_teachers, teachers_of
 from limbeck.runs.store import Run
 from pairs import write_pair
 
@@ -57,7 +57,7 @@ def test_each_stage_goes_on_from_the_one_before(chain):
 
 def test_the_tree_leads_back_to_the_first_models(chain):
     workspace, last = chain
-    root = trace(last, workspace)
+    root = lineage_of(last, workspace)
     names, node = [], root
     while node.parents:
         node = node.parents[0]
@@ -83,9 +83,9 @@ def test_a_parent_that_was_trained_anew_is_told(chain, tmp_path):
     shutil.copytree(workspace / "runs", other / "runs")
     log = other / "runs" / "main" / "events.jsonl"
     log.write_text(log.read_text().replace(weights_of(Run.open(other / "runs" / "main")), "0" * 64))
-    assert "CHANGED" in trace(Run.open(other / "runs" / "style"), other).parents[0].about
+    assert "CHANGED" in lineage_of(Run.open(other / "runs" / "style"), other).parents[0].about
     shutil.rmtree(other / "runs" / "main")
-    assert "not in this workspace" in trace(Run.open(other / "runs" / "style"), other).parents[0].about
+    assert "not in this workspace" in lineage_of(Run.open(other / "runs" / "style"), other).parents[0].about
 
 
 def test_another_teacher_in_a_later_stage_is_warned_of(chain, tmp_path):
@@ -111,7 +111,7 @@ def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
     run = api.train(recipe, overrides=["student=run:long@2", "name=back", "steps=1"])
     parent = of_kind(run, "start")[0]["parents"][0]
     assert parent == {"role": "student", "run": "long", "step": 2, "weights": content_of(long, 2)}
-    assert trace(run, workspace).parents[0].name == "long@2"
+    assert lineage_of(run, workspace).parents[0].name == "long@2"
     with pytest.raises(ModelError, match="of the steps 2, 3"):
         parse_ref("run:long@1", workspace=workspace)
     shutil.rmtree(long.model_path)  # before its end, a run's checkpoint stands on its student
@@ -147,7 +147,7 @@ def test_teachers_are_told_apart_by_content_and_not_by_name():
         node = None
         for number, teacher in enumerate(teachers):
             parents = () if node is None else (replace(node, role="student"),)
-            node = Node(
+            node = LineageNode(
                 "run", f"stage-{number}", "", dict(zip(("name", "weights", "dtype"), teacher, strict=True)), parents
             )
         return other_teachers(node)

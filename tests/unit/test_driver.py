@@ -121,13 +121,13 @@ def test_rows_with_and_without_a_reference_answer_give_bit_identical_students(tm
 
 def test_the_teacher_writes_nothing_but_the_held_out_answers_and_those_before_training(tmp_path, monkeypatch):
     written = []
-    write = Engine.write
+    write = Engine.stream
 
     def watched(self, requests, sampling):
         written.append((self.model.name.rpartition("/")[2], [request.prompt_ids for request in requests]))
         return write(self, requests, sampling)
 
-    monkeypatch.setattr(Engine, "write", watched)
+    monkeypatch.setattr(Engine, "stream", watched)
     monkeypatch.setattr(transformers.LlamaForCausalLM, "generate", _refuse)
     done = run(write_pair(tmp_path), listen=lambda event: written.append((event["kind"], [])))
     names = [name for name, _ in written]
@@ -212,7 +212,7 @@ def test_a_broken_teacher_ends_the_run_as_failed_with_nothing_broken_saved(tmp_p
 
 @pytest.mark.report("TH-01")
 def test_a_student_that_breaks_in_the_middle_leaves_the_last_healthy_checkpoint(tmp_path, monkeypatch):
-    own_train = driver.train
+    own_train = driver.training_steps
 
     def breaking_train(state, *rest):
         for record in own_train(state, *rest):
@@ -221,7 +221,7 @@ def test_a_student_that_breaks_in_the_middle_leaves_the_last_healthy_checkpoint(
                     state.student.module.model.layers[0].mlp.up_proj.weight[0, 0] = torch.inf
             yield record
 
-    monkeypatch.setattr(driver, "train", breaking_train)
+    monkeypatch.setattr(driver, "training_steps", breaking_train)
     with pytest.raises(Diverged) as caught:
         run(write_pair(tmp_path, steps=30, evaluate_every=5))
     assert caught.value.exit_code == 4
@@ -359,7 +359,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
 
 @pytest.mark.report("TH-01")
 def test_a_failed_run_goes_on_from_the_last_healthy_checkpoint(tmp_path, monkeypatch):
-    own_train = driver.train
+    own_train = driver.training_steps
 
     def breaking_train(state, *rest):
         for record in own_train(state, *rest):
@@ -369,7 +369,7 @@ def test_a_failed_run_goes_on_from_the_last_healthy_checkpoint(tmp_path, monkeyp
             yield record
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "train", breaking_train)
+        patch.setattr(driver, "training_steps", breaking_train)
         with pytest.raises(Diverged):
             run(write_pair(tmp_path, steps=8, evaluate_every=2))
     done = resume_run(Run.open(tmp_path / "runs" / "tiny"))

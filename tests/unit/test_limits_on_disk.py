@@ -99,7 +99,7 @@ def test_prompt_and_answer_fit_into_both_models_or_are_refused_at_the_start(
     models["teacher"] = tiny_llama(tokenizer, max_positions=teacher, seed=1)
     rows = [prompt_row("x" * (86 + number)) for number in range(8)]  # about a hundred tokens with what is around it
     recipe = write_pair(tmp_path, tokenizer=tokenizer, rows=rows, max_practice_tokens=64, held_out=2, **models)
-    told = rf"max_practice_tokens \(64\) take 1\d\d places; \S*{named} has {min(student, teacher)} positions"
+    told = rf"max_practice_tokens \(64\) need 1\d\d positions; \S*{named} has {min(student, teacher)} positions"
     with pytest.raises(ModelError, match=told):
         run(recipe)
     with pytest.raises(ModelError, match=rf"an answer up to 64; \S*{named} has {min(student, teacher)} positions"):

@@ -24,7 +24,7 @@ from limbeck.models.save import save_model, weights_hash
 from limbeck.planning.check import plan_recipe
 from limbeck.recipe.files import load_recipe
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.runs.store import Run
 from limbeck.training.material import prepare_material
@@ -137,7 +137,7 @@ def test_an_exported_model_is_asked_stopped_and_answers_as_in_the_run(done, tmp_
     own = load_model(ref, trainable=False, dtype=torch.float32, device=torch.device("cpu"))
     stop_ids = load_generation_config(ref).eos_token_id
     engine = Engine(own, stop_ids=stop_ids, pad_id=start["pad_id"], num_slots=2)
-    answers = engine.generate([Request(tuple(row["ids"]), 0, 20) for row in rows], GREEDY)
+    answers = engine.generate([GenerationRequest(tuple(row["ids"]), 0, 20) for row in rows], GREEDY)
     for row, answer in zip(rows, answers, strict=True):
         question = row["prompt"].partition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
         asked = tokenizer.apply_chat_template(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from limbeck import machine as machine_module
-from limbeck.machine import forget_peak_memory, peak_memory_bytes, use_machine
+from limbeck.machine import forget_peak_memory, peak_memory_bytes, precision_kept, use_machine
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +37,33 @@ def test_a_run_that_goes_on_keeps_its_products():
         assert use_machine("cpu", precision).matmul_precision == precision
 
 
-def test_what_is_freed_is_kept_for_the_next_step():
-    machine = use_machine("cpu")
-    assert machine.keeps_memory == (machine.libc == "glibc")
-    assert machine.large_pages == (machine.libc == "glibc")
-    assert use_machine("cpu").keeps_memory == machine.keeps_memory  # a second run in one process
+def test_what_is_freed_is_kept_for_the_next_step_only_where_that_was_asked_for():
+    script = (
+        "from limbeck.machine import tune_process, use_machine\n"
+        "def kept():\n"
+        "    machine = use_machine('cpu')\n"
+        "    return machine.keeps_memory, machine.large_pages\n"
+        "before = kept()\n"
+        "tune_process()\n"
+        "tune_process()\n"  # a second run in one process
+        "print(before, kept(), kept() == (use_machine('cpu').libc == 'glibc',) * 2)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("(False, False) ")
+    assert done.stdout.strip().endswith("True")
+
+
+def test_what_was_set_for_products_comes_back_also_after_an_error():
+    torch.set_float32_matmul_precision("high")
+
+    def fail():
+        with precision_kept("medium"):
+            assert torch.get_float32_matmul_precision() == "medium"
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        fail()
+    assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_the_peak_of_a_phase_is_not_that_of_an_earlier_one():

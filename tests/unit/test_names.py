@@ -46,7 +46,7 @@ def test_hostile_names_are_refused(name: str) -> None:
         check_name(name, what="data set")
     assert caught.value.code == "names.not-allowed"
     assert "data set" in caught.value.given
-    with pytest.raises(UsageError, match="the name of an evaluation"):
+    with pytest.raises(UsageError, match="The evaluation name"):
         check_name(name, what="evaluation")
     assert str(caught.value).isprintable(), "the message must not carry the control characters of the name"
 

@@ -9,7 +9,7 @@ import pytest
 
 from limbeck import api, machine
 from limbeck.cli import run_cli
-from limbeck.driver import answer_run, resume_run, train_run
+from limbeck.driver import generate_answers_run, resume_run, train_run
 from limbeck.errors import Stopped
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
@@ -81,5 +81,5 @@ def test_nothing_is_said_where_nobody_asked_for_bfloat16(tmp_path, monkeypatch, 
 def test_answers_are_written_in_the_format_of_this_machine(tmp_path, monkeypatch):
     machine_whose_bf16_is(monkeypatch, 0.02)
     settings = {"route": "off-policy", "objective": "divergence", "precision": "auto", "max_teacher_tokens": 8}
-    run = answer_run(load_recipe(write_pair(tmp_path, **settings), [], {}))
+    run = generate_answers_run(load_recipe(write_pair(tmp_path, **settings), [], {}))
     assert load_recipe(run.recipe_path, [], {}).recipe.teacher_dtype == "float32"

@@ -17,7 +17,7 @@ from limbeck.recipe.evaluating import Evaluating
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.marks import read_marks
 from limbeck.runs.store import Run
-from limbeck.teachers.ledger import Cost, Ledger, Question
+from limbeck.teachers.ledger import Cost, Ledger, LedgerRequest
 
 FORMAT_1 = Path(__file__).parent.parent / "fixtures" / "format-1"
 # A weight moves by about the learning rate in a step, so other kernels, which round a gradient to 1e-6 of its size,
@@ -172,6 +172,6 @@ def test_what_is_written_now_bears_its_format(old):
     assert again.result() == asked.result(), "the header is no part of the question"
     ledger = Ledger(old, "http://127.0.0.1:1/v1", "new")
     for sample in range(2):
-        ledger.intend(Question({"model": "tiny"}, sample, 20, Cost(1, 20, 0)), 5.0)
+        ledger.intend(LedgerRequest({"model": "tiny"}, sample, 20, Cost(1, 20, 0)), 5.0)
     lines = [json.loads(line) for line in ledger.path.read_text(encoding="utf-8").splitlines()]
     assert [line.get("format") for line in lines] == [1, None]

@@ -59,9 +59,9 @@ def test_plain_lines_come_every_n_steps_with_the_first_and_the_last() -> None:
     assert lines[1].split() == [
         "step",
         "loss",
-        "writing",
-        "reading",
-        "updating",
+        "generation",
+        "scoring",
+        "update",
         "cut",
         "off",
         "memory",
@@ -105,15 +105,15 @@ def test_the_panel_fits_80_columns_and_shows_every_figure() -> None:
     events: list[dict[str, object]] = [step_event(1, loss=0.412), *(step_event(step) for step in range(2, 121))]
     events += [
         {"kind": "evaluation", "step": 12345, "teacher_text_loss": 0.312, "student_text_loss": 0.241},
-        {"kind": "phase", "phase": "reading"},
+        {"kind": "phase", "phase": "scoring"},
         {"kind": "guard", "text": "not for this view"},
     ]
     lines = panel_lines(events, steps=200)
     text = "\n".join(lines)
     assert {cell_len(line) for line in lines if line} == {80}
     for shown in (
-        "calm-otter-17", "120 of 200", "0.231 nats per token, 0.412 at first", "writing 1,204", "reading 93,120",
-        "updating 3,118", "4% of practice answers", "12.0 GiB", "0.241 at step 12345", "40 min",
+        "calm-otter-17", "120 of 200", "0.231 nats per token, 0.412 at first", "generation 1,204", "scoring 93,120",
+        "update 3,118", "4% of practice answers", "12.0 GiB", "0.241 at step 12345", "40 min",
     ):  # fmt: skip
         assert shown in text
     assert "not for this view" not in text

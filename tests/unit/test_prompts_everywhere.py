@@ -64,7 +64,7 @@ def rows_of(batch):
 def seen(monkeypatch):
     """What is asked of the writers, by the name of the model, and what the teacher reads before its answers."""
     found = {"student": set(), "teacher": set(), "model": set(), "scored": set()}
-    own_write, own_score = Engine.write, LocalTeacher.score
+    own_write, own_score = Engine.stream, LocalTeacher.score
 
     def write(self, requests, sampling):
         found.setdefault(self.model.name.rpartition("/")[2], set()).update(each.prompt_ids for each in requests)
@@ -75,7 +75,7 @@ def seen(monkeypatch):
         found["scored"].update(tuple(row[: len(row) - num]) for row, num in zip(rows_of(batch), nums, strict=True))
         return own_score(self, batch)
 
-    monkeypatch.setattr(Engine, "write", write)
+    monkeypatch.setattr(Engine, "stream", write)
     monkeypatch.setattr(LocalTeacher, "score", score)
     return found
 
@@ -197,7 +197,7 @@ def test_a_template_without_markers_of_the_answer_loses_no_supervised_token(tmp_
     done = run(write_pair(tmp_path, **settings, **SUPERVISED))
     num_tokens = len(tokenizer("ten", add_special_tokens=False)["input_ids"]) + 1
     assert [event["num_completion_tokens"] for event in of_kind(done, "step")] == [6 * num_tokens] * 2
-    assert f"6 given answers are learnt, {6 * num_tokens} tokens with their ends." in notes_of(done)
+    assert f"Training uses 6 reference answers with {6 * num_tokens} tokens, stop tokens included." in notes_of(done)
 
 
 TURNS = [("user", "a"), ("assistant", "first"), ("user", "b"), ("assistant", "second"), ("user", "c")]
@@ -225,7 +225,10 @@ def test_the_turns_that_are_asked_for_and_no_others_are_learnt_each_with_its_end
     num_tokens = sum(map(len, targets.answers.values()))
     assert run_cli(["train", str(path), "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends." in told
+    assert (
+        f"Training uses {len(targets.answers)} reference answers with {num_tokens} tokens, stop tokens included."
+        in told
+    )
 
 
 # --------------------------------------------------------------------------------------------------- another template

@@ -111,8 +111,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_its_name_and_the_run_ends_as_i
     halted = stopped(tmp_path / "run", 5, steps=6, evaluate_every=2)
     damaged(halted.checkpoints_path / "step-00000005" / name, how)
     done = resume_run(halted)
-    (note,) = [text for text in notes_of(done) if "passed over" in text]
-    assert note.startswith(f"Checkpoint step-00000005 is damaged and passed over: {told}")
+    (note,) = [text for text in notes_of(done) if "is damaged and skipped" in text]
+    assert note.startswith(f"Checkpoint step-00000005 is damaged and skipped: {told}")
     assert of_kind(done, "start")[-1]["step"] == 4
     assert weights_of(done) == weights_of(whole)
     assert losses_of(done) == losses_of(whole)
@@ -187,7 +187,11 @@ def test_a_run_that_is_killed_twenty_times_goes_on_by_itself_each_time(tmp_path,
         with subprocess.Popen([sys.executable, "-c", KILLED.format(tests=tests, call=call)]) as process:
             while process.poll() is None and not (folder.exists() and len(of_kind(Run(folder), "start")) > num_starts):
                 time.sleep(0.02)
-            time.sleep(random.Random(number).uniform(0, 0.4))
+            num_steps, draw = len(of_kind(Run(folder), "step")), random.Random(number)
+            more = draw.randrange(7)
+            while process.poll() is None and len(of_kind(Run(folder), "step")) < num_steps + more:
+                time.sleep(0.002)
+            time.sleep(draw.uniform(0, 0.02))
             process.kill()
         assert process.returncode == -signal.SIGKILL
     done = resume_run(Run.open(folder))
@@ -215,7 +219,7 @@ def test_adapters_are_after_resuming_what_was_saved_and_there_is_one_set_of_them
     halted = stopped(tmp_path / "run", 10, **settings)
     saved = load_file(latest_checkpoint(halted.checkpoints_path).path / "student.safetensors")
     seen = []
-    own_train = driver.train
+    own_train = driver.training_steps
 
     def watched(state, *rest):
         seen.append({name: parameter.detach().clone() for name, parameter in state.weights.named.items()})
@@ -223,7 +227,7 @@ def test_adapters_are_after_resuming_what_was_saved_and_there_is_one_set_of_them
         assert {tuple(layer.lora_A) for layer in layers} == {(ADAPTER,)}
         yield from own_train(state, *rest)
 
-    monkeypatch.setattr(driver, "train", watched)
+    monkeypatch.setattr(driver, "training_steps", watched)
     done = resume_run(halted)
     assert seen[0].keys() == saved.keys()
     assert all(torch.equal(seen[0][name], tensor) for name, tensor in saved.items())
@@ -341,7 +345,7 @@ def copied(halted, tmp_path):
 @pytest.mark.parametrize(("change", "told"), APPLIED)
 def test_a_setting_that_may_change_is_applied_and_told_with_both_values(halted, tmp_path, change, told):
     done = resume_run(copied(halted, tmp_path), overrides=[change])
-    assert f"Changed, and in force from step 4 on: {told}." in notes_of(done)
+    assert f"Changed from step 4 on: {told}." in notes_of(done)
     name, _, value = change.partition("=")
     first, last = (event["settings"][name] for event in of_kind(done, "start"))
     assert (first, last) == (load_recipe(halted.recipe_path, [], {}).recipe.settings()[name], json.loads(value))

@@ -15,7 +15,7 @@ from limbeck.driver import resume_run, train_run
 from limbeck.errors import DataError, Refusal, Stopped
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run
-from limbeck.teachers.writer import Answer, LocalWriter
+from limbeck.teachers.writer import LocalGenerator, TeacherAnswer
 from limbeck.training.checkpoint import latest_checkpoint
 from pairs import write_pair
 
@@ -54,16 +54,16 @@ class Canned:
     def __init__(self, texts, cut_off=()):
         self.texts, self.cut_off, self.questions = texts, cut_off, []
 
-    def write(self, questions):
+    def generate(self, questions):
         self.questions += questions
         return [
-            Answer(self.texts[place % len(self.texts)], place % len(self.texts) in self.cut_off)
+            TeacherAnswer(self.texts[place % len(self.texts)], place % len(self.texts) in self.cut_off)
             for place in range(len(questions))
         ]
 
 
 def with_writer(monkeypatch, writer):
-    monkeypatch.setattr("limbeck.training.answers.make_writer", lambda *given, **more: writer)
+    monkeypatch.setattr("limbeck.training.answers.make_answer_generator", lambda *given, **more: writer)
     return writer
 
 
@@ -249,7 +249,7 @@ def test_answers_that_were_written_are_not_written_again_after_an_early_kill(tmp
         run(path, listen=dies)
     stopped = Run.open(tmp_path / "early" / "runs" / "tiny")
     assert latest_checkpoint(stopped.checkpoints_path).step == 0
-    monkeypatch.setattr(LocalWriter, "write", None)
+    monkeypatch.setattr(LocalGenerator, "generate", None)
     assert resume_run(stopped).status().state == "done"
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from limbeck.driver import train_run
+from limbeck.embedded import FOLDER
 from limbeck.embedded.task import write_prompts
 from limbeck.evaluation.run_evaluation import evaluate_run, worth_of
 from limbeck.recipe.evaluating import Evaluating
@@ -18,13 +19,12 @@ from limbeck.runs.evaluations import Evaluation
 
 __all__ = ["DemoResult", "examples_to_show", "run_demo"]
 
-FOLDER = Path(__file__).parent
 NUM_TRAIN = 4000
 NUM_HELD_OUT = 300
 NUM_SHOWN = 3
 NUM_SLOTS = 150
 
-Listener = Callable[[Mapping[str, object]], None]
+EventListener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def run_demo(
     workspace: Path,
     *,
     seed: int = 0,
-    listen: Listener = lambda event: None,
+    listen: EventListener = lambda event: None,
     watch: Callable[[str], None] = lambda phase: None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> DemoResult:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from limbeck.data.prompt import Message, Row
 from limbeck.data.targets import make_targets
-from limbeck.errors import RecipeError
 from limbeck.evaluation.answering.evaluated import NO_LIMIT, refuse_too_long
 from limbeck.evaluation.marking import mark_answers, nearest_beta
 from limbeck.evaluation.messages import models as messages
@@ -23,13 +23,13 @@ from limbeck.models.refs import ModelRef
 from limbeck.objectives.divergence import Objective
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Completion, Request
+from limbeck.rollouts.request import Completion, GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
-from limbeck.runs.marks import Continued, MarkSheet
+from limbeck.runs.marks import Continuation, MarkSheet
 from limbeck.runs.store import Run
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.generation import choose_method, engine_for
-from limbeck.training.material import Pair, compare_pair, num_positions, refuse_unshared, render_rows
+from limbeck.training.material import ModelPair, compare_pair, num_positions, refuse_unshared, render_rows
 
 __all__ = ["mark_prompt", "recipe_of_pair"]
 
@@ -48,8 +48,8 @@ def recipe_of_pair(student: str, teacher: str | None, workspace: Path) -> Recipe
     if teacher is not None and not student.startswith("run:"):
         try:
             return Recipe(student=student, teacher=teacher, prompts="none", workspace=str(workspace))
-        except RecipeError as error:
-            raise messages.pair_invalid(student=student, teacher=teacher, problem=error.needed) from None
+        except ValidationError as error:
+            raise messages.pair_invalid(student=student, teacher=teacher, problem=error.errors()[0]["msg"]) from None
     run = Run.find(workspace, name)
     known = load_recipe(run.recipe_path, [], {}).recipe
     if teacher is None and known.teacher is None:
@@ -115,17 +115,19 @@ def mark_prompt(
     if not 0 <= continue_from < len(completion.ids):
         raise messages.position_outside(position=continue_from, last=len(completion.ids) - 1)
     continuation = _generate(teacher, pair, (*rendered.ids, *completion.ids[:continue_from]), max_tokens)
-    return replace(sheet, continued=Continued(continue_from, teacher.text(continuation.text_ids), continuation.cut_off))
+    return replace(
+        sheet, continued=Continuation(continue_from, teacher.text(continuation.text_ids), continuation.cut_off)
+    )
 
 
-def _load(ref: ModelRef | None, pair: Pair, device: torch.device) -> LanguageModel:
+def _load(ref: ModelRef | None, pair: ModelPair, device: torch.device) -> LanguageModel:
     assert ref is not None
     model = load_model(ref, trainable=False, dtype=torch.float32, device=device)
     return model.with_vocabulary(pair.vocabulary.num_shared)
 
 
-def _generate(model: LanguageModel, pair: Pair, ids: tuple[int, ...], max_tokens: int) -> Completion:
+def _generate(model: LanguageModel, pair: ModelPair, ids: tuple[int, ...], max_tokens: int) -> Completion:
     """The greedy completion of `ids`."""
-    writing = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
-    engine = engine_for(model, pair.dialogue, writing.way, num_slots=1)
-    return engine.generate([Request(ids, 0, max_tokens)], GREEDY)[0]
+    method = choose_method(model, max_length=len(ids) + max_tokens, pad_id=pair.dialogue.pad_id)
+    engine = engine_for(model, pair.dialogue, method.decoder, num_slots=1)
+    return engine.generate([GenerationRequest(ids, 0, max_tokens)], GREEDY)[0]

@@ -83,13 +83,13 @@ def mark_step(
 
     The student was updated after it generated the practice answers; the marks are those of the updated student.
     """
-    practised = state.practised
-    prompts = [replace(prompt, source=f"practice on {prompt.source}") for prompt in practised[0][:NUM_PRACTISED]]
+    practice = state.rollouts
+    prompts = [replace(prompt, source=f"practice on {prompt.source}") for prompt in practice.prompts[:NUM_PRACTISED]]
     return mark_answers(
         state.student,
         teacher,
         [*held_out[0][:NUM_HELD_OUT], *prompts],
-        [*held_out[1][:NUM_HELD_OUT], *practised[1][:NUM_PRACTISED]],
+        [*held_out[1][:NUM_HELD_OUT], *practice.completions[:NUM_PRACTISED]],
         temperature=objective.temperature,
         max_tokens=max_tokens,
         pad_id=state.engine.pad_id,

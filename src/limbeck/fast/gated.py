@@ -1,7 +1,7 @@
-"""The gated layer of the Llama-shaped families, keeping two tensors for the backward pass instead of four.
+"""The gated MLP of the Llama-shaped families with two tensors saved for the backward pass instead of four.
 
-Autograd keeps the gate, its activation, the other half and the product of both; two of them are cheap to compute
-again. That is a quarter of what such a model keeps of a text while it trains. Same operations, same numbers.
+Autograd saves the gate, its activation, the up projection and their product; two of them are cheap to recompute. That
+is a quarter of the activation memory of such a model in training. The operations and their results are the same.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from transformers import PreTrainedModel
 
 from limbeck.compat import llama_body, replace_forward
 
-__all__ = ["FAMILIES", "gated_down", "keep_less"]
+__all__ = ["FAMILIES", "gated_down", "patch_gated_mlp"]
 
-# down(act(gate(x)) · up(x)) in every layer, each a linear layer of its own
+# Each layer computes down(act(gate(x)) · up(x)) with three linear layers.
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-def keep_less(module: PreTrainedModel) -> None:
-    """From now on the module's gated layers keep less for the backward pass, where its family is one of these."""
+def patch_gated_mlp(module: PreTrainedModel) -> None:
+    """Replace the forward of the module's gated MLPs by one that saves less for the backward pass.
+
+    Other families, and layers with adapters, are left unchanged. Raises compat.Renamed if transformers lacks a name.
+    """
     if module.config.model_type not in FAMILIES or module.config.hidden_act != "silu":
         return
     for layer in llama_body(module, normed_heads=False).layers:
         down = layer.mlp.down_proj
-        if type(down) is nn.Linear and down.bias is None:  # not an adapted layer
+        if type(down) is nn.Linear and down.bias is None:  # not one with an adapter
             replace_forward(layer.mlp, partial(_forward, layer.mlp))
 
 

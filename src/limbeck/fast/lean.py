@@ -1,9 +1,9 @@
-"""The lean decoder: the forward pass of the Llama-shaped families, with nothing in it that writing does not need.
+"""The lean decoder: the forward pass of the Llama-shaped families, reduced to what generation needs.
 
-Per layer: norm, one product for queries, keys and values, rotation, attention over a static cache, one product back,
-norm, one product for gate and up, one product down. Every width, bias and norm is read from the model's own modules, so
-Llama, Qwen2 and Qwen3 are one description. The weights are the model's own where they lie side by side (see
-`models.arena`). `probe` admits this decoder only where it agrees with the model itself.
+Per layer: norm, one product for queries, keys and values, rotation, attention over a static cache, output projection,
+norm, one product for gate and up, down projection. Sizes, biases and norms are read from the model's own modules, so
+the same code serves Llama, Qwen2 and Qwen3. The weights are the model's own if they are adjacent in memory (see
+`models.arena`). `rollouts.probe` uses this decoder only if it agrees with the model itself.
 
 Shapes  S = rows of the cache, B = rows of a pass, T = positions, M = B x T, K = key positions, H = hidden,
         V = vocabulary, D = head size, G = key/value heads, R = query heads for each of them.
@@ -29,17 +29,17 @@ from limbeck.models.language_model import LanguageModel
 
 __all__ = ["LeanDecoder", "is_lean"]
 
-# These rotate by angles that depend on the length of the text at hand.
+# The rotation angles of these depend on the length of the sequence.
 CHANGING_ROTATIONS = ("dynamic", "longrope")
-# Products with more rows than writing has are reading prompts.
+# Products with more rows than this come from prefill, not from decoding.
 FEW_ROWS = 128
-# Where blocks of this many outputs beat one product, measured: at fewer rows and at more it is the other way round.
+# For this many rows, blocks of this many outputs are faster than one product, as measured; for others it is slower.
 BLOCK_OUTPUTS = 32
 BLOCK_ROWS = range(3, 13)
 
 
 def is_lean(model: LanguageModel) -> bool:
-    """Whether the model's configuration has the shape that `LeanDecoder` knows; the probe has the last word."""
+    """Whether `LeanDecoder` supports the model's configuration; the probe then compares the results."""
     config = model.module.config
     rotation = (config.to_dict().get("rope_parameters") or {}).get("rope_type", "default")
     return (
@@ -62,9 +62,9 @@ class _Product:
             pairs = zip(weights, biases, strict=True)
             self._bias = torch.cat([w.new_zeros(len(w)) if bias is None else bias.detach() for w, bias in pairs])
         on_cpu = self._weight.device.type == "cpu"
-        # in bfloat16 the same product is faster on a CPU with the weights on the left
+        # on a CPU, a bfloat16 product is faster with the weight on the left
         self._weight_first = on_cpu and self._weight.dtype == torch.bfloat16
-        # in float32 it is faster in blocks, which the library hands to its threads one by one
+        # a float32 product is faster in blocks, which the library distributes over its threads
         num_outputs, num_inputs = self._weight.shape
         self._blocks = None
         if on_cpu and self._weight.dtype == torch.float32 and num_outputs % BLOCK_OUTPUTS == 0:
@@ -100,7 +100,7 @@ class _Layer:
 
 
 class LeanDecoder:
-    """Decodes a Llama-shaped model, as `slots.SlotDecoder` any; takes its weights anew at each `prepare`."""
+    """A `rollouts.slots.Decoder` for Llama-shaped models; collects the current weights at each `prepare`."""
 
     def __init__(self, model: LanguageModel) -> None:
         assert is_lean(model)
@@ -167,7 +167,7 @@ class LeanDecoder:
         hidden_MH = self._body.embed_tokens(ids_BT.flatten())
         for layer in self._layers:
             queries_MGRD = self._read(layer, hidden_MH, index_M, cos_M1D, sin_M1D)
-            # the queries that share keys are further positions of one head: nothing is repeated
+            # queries that share keys become positions of one head, so keys are not repeated
             queries = queries_MGRD.view(num_rows, width, self._num_groups, num_shared, self._head_size)
             queries = queries.permute(0, 2, 1, 3, 4).reshape(num_rows, self._num_groups, -1, self._head_size)
             cut = slice(first_row, first_row + num_rows)
@@ -185,7 +185,7 @@ class LeanDecoder:
         return self._body.norm(hidden_MH).view(num_rows, width, -1)
 
     def _read(self, layer: _Layer, hidden_MH: Tensor, index_M: Tensor, cos_M1D: Tensor, sin_M1D: Tensor) -> Tensor:
-        """Queries [M, G·R, D] of a layer; its keys and values go into the cache."""
+        """Queries [M, G·R, D] of a layer; stores its keys and values in the cache."""
         together = layer.read(layer.attention_norm(hidden_MH)).view(len(hidden_MH), -1, self._head_size)
         turning, values = together.split([self._num_queries + self._num_groups, self._num_groups], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:

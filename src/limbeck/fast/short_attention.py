@@ -1,9 +1,9 @@
-"""Attention of short texts with its gradient, for weights in bfloat16 on a CPU.
+"""Attention over short sequences and its gradient, for bfloat16 weights on a CPU.
 
-torch's own kernel takes the queries of a text shorter than 192 positions 32 at a time, and in bfloat16 its backward
-pass is then three times as slow as the products written out, which use the matrix units for whole texts. Here they are
-written out a few texts at a time. Scores and probabilities are float32, and the backward pass computes them again, so
-nothing is kept in proportion to the square of the length.
+torch's own kernel processes the queries of a sequence shorter than 192 positions 32 at a time, and in bfloat16 its
+backward pass is then three times as slow as explicit matrix products, which use the matrix units for whole sequences.
+Here, explicit products process a few sequences at a time. Scores and probabilities are float32, and the backward pass
+recomputes them, so nothing that grows with the square of the length is saved.
 
 Shapes  B = sequences, T = queries, K = keys, H = query heads, G = key/value heads, R = H / G, D = head size.
 """
@@ -22,16 +22,16 @@ from transformers.masking_utils import sdpa_mask
 from limbeck.compat import attention_implementation
 from limbeck.objectives.head import rounded_products
 
-__all__ = ["short_attention", "write_out_short_attention"]
+__all__ = ["patch_short_attention", "short_attention"]
 
 SHORT = 192
-GROUP_BYTES = 16 * 2**20  # of the scores of the texts that are computed at a time
+GROUP_BYTES = 16 * 2**20  # of the scores that are computed at a time
 _NAME = "limbeck_short"
 _CHANGES_SCORES = ("position_bias", "softcap", "s_aux")
 
 
-def write_out_short_attention(module: PreTrainedModel) -> None:
-    """From now on the module trains on short texts by the products written out, where its family offers that."""
+def patch_short_attention(module: PreTrainedModel) -> None:
+    """Train the module with this attention for short sequences, if its family supports custom attention."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
     if attention_implementation(module) == "sdpa" and module.is_backend_compatible():
@@ -41,9 +41,9 @@ def write_out_short_attention(module: PreTrainedModel) -> None:
 def short_attention(
     query_BHTD: Tensor, key_BGKD: Tensor, value_BGKD: Tensor, mask_B1TK: Tensor, scale: float
 ) -> Tensor:
-    """softmax(scale · query keyᵀ + mask) value, [B, H, T, D]; each of the G heads serves R query heads in a row.
+    """softmax(scale · query keyᵀ + mask) value, [B, H, T, D]; each of the G heads serves R consecutive query heads.
 
-    Differentiable in query, key and value. The mask is additive. Products of half-typed numbers are summed in float32.
+    Differentiable in query, key and value. The mask is additive. Products of 16-bit tensors are summed in float32.
     """
     found = _ShortAttention.apply(query_BHTD, key_BGKD, value_BGKD, mask_B1TK, scale)
     assert isinstance(found, Tensor)
@@ -68,13 +68,13 @@ class _ShortAttention(torch.autograd.Function):
         in_query, in_key, in_value = (torch.empty_like(tensor) for tensor in (query, key, value))
         with rounded_products(query.dtype == torch.bfloat16):
             for rows in _groups(query, key):
-                weights, asked, keys = _weights(query[rows], key[rows], mask[rows], ctx.scale)
-                received = _wide(gradients[0][rows]).reshape(*asked.shape[:3], -1)
+                weights, scaled_queries, keys = _weights(query[rows], key[rows], mask[rows], ctx.scale)
+                received = _wide(gradients[0][rows]).reshape(*scaled_queries.shape[:3], -1)
                 in_value[rows] = weights.transpose(-1, -2) @ received
                 in_scores = received @ _wide(value[rows]).transpose(-1, -2)
                 in_scores.sub_((in_scores * weights).sum(-1, keepdim=True)).mul_(weights)
                 in_query[rows] = (in_scores @ keys).mul_(ctx.scale).view(in_query[rows].shape)
-                in_key[rows] = in_scores.transpose(-1, -2) @ asked
+                in_key[rows] = in_scores.transpose(-1, -2) @ scaled_queries
         return in_query, in_key, in_value, None, None
 
 
@@ -82,11 +82,11 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor, scale: float) -> tuple[Te
     """Probabilities [B, G, R·T, K]; the scaled queries [B, G, R·T, D] and the keys that they come from."""
     num_rows, num_heads, num_queries, size = query.shape
     num_groups = key.shape[1]
-    asked = (_wide(query) * scale).reshape(num_rows, num_groups, num_heads // num_groups * num_queries, size)
+    scaled_queries = (_wide(query) * scale).reshape(num_rows, num_groups, num_heads // num_groups * num_queries, size)
     keys = _wide(key)
-    scores = asked @ keys.transpose(-1, -2)
+    scores = scaled_queries @ keys.transpose(-1, -2)
     scores.view(num_rows, num_groups, -1, num_queries, keys.shape[2]).add_(mask.unsqueeze(2))
-    return scores.softmax(-1), asked, keys
+    return scores.softmax(-1), scaled_queries, keys
 
 
 def _groups(query: Tensor, key: Tensor) -> Iterator[slice]:
@@ -109,7 +109,7 @@ def _attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: short texts that learn, by their products; everything else by its own function."""
+    """The attention function that transformers calls: short sequences in training here, all others by its own."""
     mask = attention_mask
     learns = torch.is_grad_enabled() and query.requires_grad and query.shape[2] < SHORT
     plain = mask is not None and mask.dtype in (query.dtype, torch.bool) and mask.shape[1] == 1 and dropout == 0

@@ -47,9 +47,10 @@ def large_buffer(num_elements: int, dtype: torch.dtype, device: torch.device) ->
 def joined(weights: Sequence[Tensor]) -> Tensor:
     """Matrices of one width as one matrix, rows after rows: a view where they lie side by side, else a copy."""
     first = weights[0]
-    place = first.data_ptr()
+    place, memory = first.data_ptr(), first.untyped_storage().data_ptr()
     for weight in weights:
-        if weight.data_ptr() != place or not weight.is_contiguous():
+        apart = weight.data_ptr() != place or weight.untyped_storage().data_ptr() != memory
+        if apart or not weight.is_contiguous():  # two pieces of memory may end and begin at one place by chance
             return torch.cat(list(weights))
         place += weight.numel() * weight.element_size()
     num_rows = sum(len(weight) for weight in weights)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from limbeck.compat import choose_attention
 from limbeck.models.arena import move_together
 from limbeck.models.fingerprint import weights_hash
 from limbeck.models.lent import lent
@@ -196,13 +197,16 @@ def generation_config_of(ref: ModelRef) -> GenerationConfig:
 def put_in_place(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The object in evaluation mode on a device in a dtype: itself where it may be used, else a copy.
 
-    A model that only reads is used as it is where it already lies on the device in that dtype; it is never cast.
+    A model that only reads is used as it is where it already lies on the device in that dtype; it is never cast. Its
+    attention is computed as in a model that is loaded, so that a run goes on with the same numbers.
     """
     given = held_model(ref)
     fits = all(weight.dtype == dtype and weight.device == device for weight in given.module.parameters())
     if given.itself and not trainable and fits:
+        choose_attention(given.module)
         return given.module.eval()
     module = given.module if given.itself and trainable else copy.deepcopy(given.module)
+    choose_attention(module)
     module.zero_grad(set_to_none=True)
     for weight in module.parameters():
         weight.data = weight.data.to(dtype)

@@ -8,7 +8,7 @@ from typing import Literal
 
 __all__ = ["ModelRef"]
 
-Kind = Literal["hub", "folder", "gguf", "run", "hosted", "served", "memory"]
+RefKind = Literal["hub", "folder", "gguf", "run", "hosted", "served", "memory"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ModelRef:
     """
 
     text: str
-    kind: Kind
+    kind: RefKind
     path: Path | None
     revision: str | None
     weights: Path | None = None

@@ -13,7 +13,7 @@ from limbeck.models.fingerprint import weights_hash
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import without_progress_bars
 
-__all__ = ["save_model", "unfinished", "weights_hash", "write_manner"]
+__all__ = ["save_model", "save_tokenizer_and_generation_config", "unfinished", "weights_hash"]
 
 
 def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int) -> None:
@@ -25,12 +25,14 @@ def save_model(model: LanguageModel, folder: Path, *, chat_template: str, stop_i
     """
     model.module.config.dtype = model.dtype
     with unfinished(folder) as beside:
-        write_manner(model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id)
+        save_tokenizer_and_generation_config(
+            model, beside, chat_template=chat_template, stop_ids=stop_ids, pad_id=pad_id
+        )
         with without_progress_bars():
             model.module.save_pretrained(beside)
 
 
-def write_manner(
+def save_tokenizer_and_generation_config(
     model: LanguageModel, folder: Path, *, chat_template: str, stop_ids: Sequence[int], pad_id: int
 ) -> None:
     """Write how a model is asked and where it ends: tokenizer, template and a generation config of the run's ids."""

@@ -1,1 +1,1 @@
-"""What is minimised: divergences per token in nats, their fused form with the output head, and the one reducer."""
+"""Objectives: divergences per token in nats, their fused form with the output head, and the reduction to a loss."""

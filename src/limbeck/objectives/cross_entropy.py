@@ -1,9 +1,9 @@
-"""Cross-entropy of a given text together with the output head, in chunks of tokens.
+"""Cross-entropy of a given text fused with the output head, in chunks of tokens.
 
     loss of a token = -log q(token)      q = softmax of the student's logits; nats
 
-That is KL(text‖student) for a text that is certain of its own tokens. Logits of all tokens together, [N, V], never
-exist: each chunk makes its own, and its gradient is added up before the next. Logits and sums are float32 or wider.
+The logits of all tokens, [N, V], are never in memory at once: each chunk computes its own, and its gradient is added up
+before the next chunk. Logits and sums are float32 or wider.
 
 Axes: N flat positions (or those of one chunk), V vocabulary rows of the head, H hidden size.
 """
@@ -14,41 +14,41 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limbeck.errors import UsageError
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import attach_gradient, compute_dtype
-from limbeck.objectives.fused import Head, Readings, default_chunk_tokens
+from limbeck.objectives.fused import Head, TokenStatistics, default_chunk_tokens
 
 __all__ = ["fused_cross_entropy"]
 
 
 def fused_cross_entropy(
     hidden_NH: Tensor, head: Head, token_ids_N: Tensor, weights_N: Tensor, *, chunk_tokens: int | None = None
-) -> tuple[Tensor, Readings]:
+) -> tuple[Tensor, TokenStatistics]:
     """Sum of weights x cross-entropy over N tokens of a text, in nats, from hidden states.
 
     Args:
         hidden_NH: hidden states after the final norm at the positions that predict the tokens. N = 0 gives 0.
         head: with the vocabulary that the softmax is over.
-        token_ids_N: the text.
+        token_ids_N: the tokens of the text.
         weights_N: constants, usually 1 / tokens of the whole step (`reduce.token_weights`).
-        chunk_tokens: tokens at a time; left out, chosen from the size of the vocabulary.
+        chunk_tokens: tokens per chunk; by default chosen from the size of the vocabulary.
 
     Returns:
-        (sum, readings): the scalar to call backward on, and what the student says of each token. The text stands where
-        a teacher would: its entropy and its log-probability of itself are 0, and `agree_N` is whether its token is the
-        student's first choice. Gradients reach the hidden states and, where they require it, the head.
+        (sum, stats): the scalar to call backward on, and the statistics of each token. The text takes the place of a
+        teacher that is certain: teacher entropy and log-probability are 0, and `agree_N` is whether the token is the
+        student's most likely one. Gradients reach the hidden states and, if it requires them, the head.
 
     Raises:
-        UsageError (ValueError): shapes that do not fit, or a token that the head has no row for.
+        UsageError (ValueError): shapes that do not match, or a token id that the head has no row for.
     """
     num_tokens, device = len(token_ids_N), hidden_NH.device
     outside = num_tokens > 0 and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < head.num_real
     if hidden_NH.shape[0] != num_tokens or list(weights_N.shape) != [num_tokens] or outside:
-        raise UsageError(
-            "cross-entropy.tokens",
-            given=f"{num_tokens} tokens for hidden states {list(hidden_NH.shape)} and weights {list(weights_N.shape)}.",
-            needed=f"One hidden state and one weight for each token, and tokens from 0 to {head.num_real - 1}.",
-            fix="Pass the token that each position predicts, in the student's own vocabulary.",
+        raise messages.cross_entropy_tokens(
+            num_tokens=num_tokens,
+            hidden=str(list(hidden_NH.shape)),
+            weights=str(list(weights_N.shape)),
+            last=head.num_real - 1,
         )
     dtype = compute_dtype(hidden_NH, head.weight_VH)
     weights_N = weights_N.detach().to(dtype)
@@ -76,5 +76,5 @@ def fused_cross_entropy(
             agree_N[chunk] = text_logp_N == logp_NV.amax(-1)
     total = (weights_N * loss_N).sum()
     zeros_N = torch.zeros_like(loss_N)
-    readings = Readings(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
-    return (attach_gradient(total, *zip(wanted, written, strict=True)) if wanted else total), readings
+    stats = TokenStatistics(loss_N, entropy_N, zeros_N, agree_N, logp_N, zeros_N)
+    return (attach_gradient(total, *zip(wanted, written, strict=True)) if wanted else total), stats

@@ -1,13 +1,13 @@
 """Divergences between a student's and a teacher's next-token distribution: per token, unreduced, in nats.
 
 The functions here, the top-k form and the fused form all call `value_and_gradient`, which returns the value and, in
-closed form, its gradient with respect to the student's logits. The forms themselves stand in `forms`: direct ones for
-tokens on which the models differ, precise ones for all others.
+closed form, its gradient with respect to the student's logits. The arithmetic is in `forms`: direct formulas for tokens
+on which the models differ clearly, precise ones for all others.
 
 Sources: D_b is the generalized Jensen-Shannon divergence of GKD (Agarwal et al., arXiv 2306.13649, eq. 1, with beta on
 the teacher); soft targets are Hinton et al., arXiv 1503.02531, section 2.
 
-Axes: N flat positions, V vocabulary. A one at the end of a name (N1) is a kept axis of size one.
+Axes: N flat positions, V vocabulary, M rows selected from N. A one at the end of a name (N1) is an axis of size one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError, VocabularyMismatch
+import limbeck.objectives.messages as messages
 from limbeck.objectives.forms import FLOOR_NATS, direct_value_and_gradient, precise_value_and_gradient
 from limbeck.objectives.objective import Objective, Scale
 
@@ -29,21 +29,21 @@ __all__ = [
     "attach_gradient",
     "compute_dtype",
     "divergence",
-    "evaluate",
     "kl_mix",
+    "objective_per_token",
     "soft_targets",
     "value_and_gradient",
 ]
 
-# A value from which the direct formulas are as good as the precise ones; nats, whatever the scale.
+# From this value on, in nats on any scale, the direct formulas are as accurate as the precise ones.
 FAR_NATS = 0.1
 
-# On a CPU the rows are worked through in blocks of so many elements for each thread, so that temporaries stay in cache.
+# On a CPU, rows are processed in blocks of this many elements per thread, so that temporaries stay in cache.
 CPU_BLOCK_ELEMENTS = 1 << 18
 
 
-# Called for a block of rows with the log-probabilities of student and teacher at temperature 1, finite everywhere; may
-# read but not change them.
+# Called for each block of rows with the log-probabilities of student and teacher at temperature 1, all finite; must not
+# change them.
 Observer = Callable[[slice, Tensor, Tensor], None]
 
 
@@ -59,7 +59,7 @@ def divergence(
     Args:
         student_logits: [..., V], any floating type; half types are computed in float32, float64 stays float64.
         teacher_logits: the same shape; never gets a gradient.
-        beta: 0 covers everything the teacher might say, 1 commits to what it likes most.
+        beta: 0 (mode-covering) penalises missing what the teacher might say, 1 (mode-seeking) what it would not say.
         scale: "gkd" gives D as written (GKD, arXiv 2306.13649); "unit" divides by beta(1-beta) between the ends,
             which makes the value continuous in beta with the same curvature everywhere.
         temperature: divides both logits before the softmax. No factor T² here.
@@ -70,31 +70,33 @@ def divergence(
         but -inf gives NaN for its token. Differentiable once.
 
     Raises:
-        UsageError, VocabularyMismatch (both ValueError): a setting out of range, or shapes that differ.
+        UsageError, VocabularyMismatch (both ValueError): a setting out of range, or different shapes.
     """
-    return evaluate(Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits)
+    return objective_per_token(
+        Objective(beta=beta, scale=scale, temperature=temperature), student_logits, teacher_logits
+    )
 
 
 def kl_mix(student_logits: Tensor, teacher_logits: Tensor, weight: float, *, temperature: float = 1.0) -> Tensor:
     """weight·KL(teacher‖student) + (1-weight)·KL(student‖teacher) of each token, in nats.
 
-    The only mixed objective whose gradient reaches a token the student thinks impossible. Shapes, types, -inf and
-    errors as in `divergence`.
+    The only mixed objective with a gradient on tokens to which the student gives no probability. Shapes, dtypes, -inf
+    and errors as in `divergence`.
     """
     objective = Objective(kind="kl_mix", forward_weight=weight, temperature=temperature)
-    return evaluate(objective, student_logits, teacher_logits)
+    return objective_per_token(objective, student_logits, teacher_logits)
 
 
 def soft_targets(student_logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """T²·KL(teacher_T‖student_T) of each token, in nats, with both logits divided by T = temperature.
 
-    T² keeps the size of the gradient, T·(student_T - teacher_T), about the same for every T (arXiv 1503.02531,
-    section 2). Shapes, types, -inf and errors as in `divergence`.
+    T² keeps the scale of the gradient, T·(student_T - teacher_T), about the same for every T (arXiv 1503.02531,
+    section 2). Shapes, dtypes, -inf and errors as in `divergence`.
     """
-    return evaluate(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
+    return objective_per_token(Objective(kind="soft_targets", temperature=temperature), student_logits, teacher_logits)
 
 
-def evaluate(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def objective_per_token(objective: Objective, student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """The objective of each token: logits [..., V] to nats [...], with a gradient to the student alone."""
     _require_same_shape(student_logits, teacher_logits)
     num_vocabulary = student_logits.shape[-1]
@@ -120,8 +122,8 @@ def value_and_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """The objective of each row, and its gradient with respect to the student's logits (None unless wanted).
 
-    `out_NV` receives the gradient; it may be one of the two logit tensors, which is then overwritten. `observe` sees
-    the softmaxes that are computed on the way. Both results are float32, or float64 if one of the logits is.
+    `out_NV` receives the gradient; it may be one of the two logit tensors, which is then overwritten. `observe` gets
+    the log-softmaxes. Both results are float32, or float64 if one of the logits is.
     """
     dtype = compute_dtype(student_logits_NV, teacher_logits_NV)
     value_N = torch.empty(student_logits_NV.shape[0], dtype=dtype, device=student_logits_NV.device)
@@ -138,7 +140,7 @@ def value_and_gradient(
             if logps is None or objective.temperature != 1:
                 logps = _log_softmax(sides, objective.temperature)
             value_N[rows], block_NV = _directly_where_far(objective, sides, logps, want_gradient)
-        else:  # choosing rows would make the device wait
+        else:  # selecting rows would synchronise the device
             value_N[rows], block_NV = precise_value_and_gradient(objective, *sides, want_gradient)
         if gradient_NV is not None and block_NV is not None:
             gradient_NV[rows] = block_NV
@@ -148,12 +150,12 @@ def value_and_gradient(
 def _directly_where_far(
     objective: Objective, sides: tuple[Tensor, Tensor], tempered: tuple[Tensor, Tensor], want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The formulas as they are written for rows that are far apart, the precise forms for all others.
+    """The direct formulas for rows with a large divergence, the precise forms for all others.
 
     `sides` are the logits, `tempered` the log-probabilities after the objective's temperature.
 
-    Log-probabilities of size 20 are off by about 2e-6 in float32; at FAR_NATS and above that is no matter. Rows with a
-    logit at the floor or that are not finite also take the precise forms.
+    Log-probabilities of size 20 have an error of about 2e-6 in float32, which is negligible from FAR_NATS on. Rows with
+    a logit at the floor, or one that is not finite, also use the precise forms.
     """
     logq_NV, logp_NV = tempered
     usual_N = torch.minimum(logq_NV.amin(-1), logp_NV.amin(-1)) >= -FLOOR_NATS
@@ -179,7 +181,7 @@ def _floored(logp_NV: Tensor) -> Tensor:
 
 
 class _AttachGradient(torch.autograd.Function):
-    """Gives a value computed without autograd the gradients that were written down with it."""
+    """Attaches gradients that were computed with a value, without autograd."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: tuple[Tensor, ...], *_inputs: Tensor) -> Tensor:
@@ -189,12 +191,7 @@ class _AttachGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         if torch.is_grad_enabled():  # only under create_graph=True; the written gradient would count as a constant
-            raise UsageError(
-                "objective.second-derivative",
-                given="A derivative of the divergence's gradient is asked for (create_graph=True).",
-                needed="The gradient is written in the forward pass, so the divergence can be differentiated once.",
-                fix="Call backward without create_graph.",
-            )
+            raise messages.second_derivative()
         (grad_value,) = grad_outputs
         if grad_value.is_cpu and grad_value.ndim == 0 and grad_value == 1:
             return (None, None, *ctx.saved_tensors)  # as in loss.backward(); a head's gradient is not copied for it
@@ -208,7 +205,7 @@ def attach_gradient(value: Tensor, *pairs: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def as_function_of(student_logits: Tensor, value_N: Tensor, gradient_NV: Tensor | None) -> Tensor:
-    """The values [N] in the shape [...] of the logits [..., V], with the gradient that was written down, if one was."""
+    """The values [N] in the shape [...] of the logits [..., V], with the gradient attached if there is one."""
     value = value_N.reshape(student_logits.shape[:-1])
     if gradient_NV is None:
         return value
@@ -216,7 +213,7 @@ def as_function_of(student_logits: Tensor, value_N: Tensor, gradient_NV: Tensor 
 
 
 def _row_blocks(logits_NV: Tensor) -> Iterator[slice]:
-    """Slices over the rows: small ones on a CPU, where temporaries should stay in cache, one elsewhere."""
+    """Slices over the rows: small ones on a CPU, so that temporaries stay in cache; a single one elsewhere."""
     num_rows, num_vocabulary = logits_NV.shape
     step = max(1, num_rows)
     if logits_NV.is_cpu:
@@ -233,23 +230,8 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 def _require_same_shape(student_logits: Tensor, teacher_logits: Tensor) -> None:
     student_shape, teacher_shape = list(student_logits.shape), list(teacher_logits.shape)
     if not (student_logits.is_floating_point() and teacher_logits.is_floating_point()):
-        raise UsageError(
-            "objective.logits-type",
-            given=f"The logits have the types {student_logits.dtype} and {teacher_logits.dtype}.",
-            needed="Logits are floating-point numbers.",
-            fix="Pass what the output heads return, not token ids.",
-        )
+        raise messages.logits_type(student=str(student_logits.dtype), teacher=str(teacher_logits.dtype))
     if not student_shape or not teacher_shape or student_shape[:-1] != teacher_shape[:-1]:
-        raise UsageError(
-            "objective.shape",
-            given=f"The student's logits have the shape {student_shape}, the teacher's {teacher_shape}.",
-            needed="Both need the same leading shape and the vocabulary last: position by position the same text.",
-            fix="Take both at the same positions of the same tokens.",
-        )
+        raise messages.logits_shape(student=str(student_shape), teacher=str(teacher_shape))
     if student_shape[-1] != teacher_shape[-1] or student_shape[-1] == 0:
-        raise VocabularyMismatch(
-            "objective.vocabulary-size",
-            given=f"The student's logits have {student_shape[-1]} columns, the teacher's {teacher_shape[-1]}.",
-            needed="The last axis is the vocabulary the two share, one column a token.",
-            fix="Cut both to the shared real vocabulary before the divergence: padded rows differ within one family.",
-        )
+        raise messages.vocabulary_size(student=student_shape[-1], teacher=teacher_shape[-1])

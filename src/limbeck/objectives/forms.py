@@ -1,7 +1,7 @@
-"""The divergences as arithmetic: value of each token and gradient with respect to the student's logits, in nats.
+"""The arithmetic of the divergences: values per token and gradients with respect to the student's logits, in nats.
 
-The gradient is written down instead of left to autograd because autograd through the precise value form would lose
-what the form gains and would give NaN for logits of -inf.
+The gradient is in closed form: autograd through the precise form of the value would lose its precision, and would give
+NaN for logits of -inf.
 
 Notation, at one position: p teacher, q student, both after the temperature; d = log q - log p; b = beta.
 
@@ -11,10 +11,10 @@ Notation, at one position: p teacher, q student, both after the temperature; d =
                  D_b = b KL(p‖m) + (1-b) KL(q‖m)                    gradient   (1-b) q (log(q/m) - KL(q‖m))
 
 Every term of these sums is non-negative, so nothing cancels across the vocabulary. A single term still cancels
-when d is small (it is about p d²/2), so there its power series in d is used. An error in a log normaliser shifts
-all d alike, and enters these forms only squared.
+when d is small (it is about p d²/2); there its power series in d is used. An error in a log normaliser shifts
+all d equally, and has only a quadratic effect on these forms.
 
-Axes: N flat positions, V vocabulary. A one at the end of a name (N1) is a kept axis of size one.
+Axes: N flat positions, V vocabulary. A one at the end of a name (N1) is an axis of size one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from limbeck.objectives.objective import Objective
 __all__ = ["FLOOR_NATS", "direct_value_and_gradient", "precise_value_and_gradient"]
 
 # A logit this many nats (after the temperature) below the largest of its row counts as impossible, like -inf. It is
-# far below where exp() reaches zero in float64, so probabilities do not change; it only keeps log-ratios finite.
+# far below where exp() underflows in float64, so probabilities do not change; it only keeps log-ratios finite.
 FLOOR_NATS = 1e4
 
 # Below this |d| the power series replaces the direct term. The series' ratio is at most |d|/π (nearest singularity of
@@ -40,8 +40,8 @@ FLOOR_NATS = 1e4
 SERIES_REACH = 1 / 16
 SERIES_TERMS = {torch.float32: 5, torch.float64: 9}
 
-# Between the ends, log-ratios are clamped here before exp(): what lies beyond has at most e^-80 of the probability of
-# the other side, which changes neither value nor gradient at any precision, and e^80 does not overflow float32.
+# Between the ends, log-ratios are clamped to this before exp(): beyond it, one probability is at most e^-80 of the
+# other, which changes neither value nor gradient at any precision, and e^80 does not overflow float32.
 LARGEST_LOG_RATIO = 80.0
 
 
@@ -55,19 +55,19 @@ class Normalised(NamedTuple):
 def precise_value_and_gradient(
     objective: Objective, student_NV: Tensor, teacher_NV: Tensor, want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Value [N] and gradient [N, V] from logits, float32 or wider, precise however near or far the two sides are."""
+    """Value [N] and gradient [N, V] from logits, float32 or wider; precise for small and large differences alike."""
     temperature = objective.temperature
     student, teacher = (_normalise(logits_NV, temperature) for logits_NV in (student_NV, teacher_NV))
-    # From the difference of the logits, not of two log-softmaxes: near-equal logits subtract exactly.
+    # Subtract the logits, not two log-softmaxes: nearly equal logits subtract exactly.
     d_NV = student.floored_NV - teacher.floored_NV
     if temperature != 1:
         d_NV.div_(temperature)
-    # The log normalisers likewise: their large parts first, their small parts then.
+    # Likewise for the log normalisers: first their large parts, then their small ones.
     d_NV.sub_((student.largest_N1 - teacher.largest_N1) / temperature + (student.log_total_N1 - teacher.log_total_N1))
     p_NV, q_NV = teacher.probabilities_NV, student.probabilities_NV
 
     near_NV = d_NV.clamp(-SERIES_REACH, SERIES_REACH)
-    is_far_NV = (d_NV - near_NV).sign_().abs_()  # 0 or 1, for lerp_: on a CPU many times faster than torch.where
+    is_far_NV = (d_NV - near_NV).sign_().abs_()  # 0 or 1, for lerp_: much faster than torch.where on a CPU
     forward_weight = _forward_weight(objective)
     if forward_weight is None:
         terms_NV, gradient_NV = _between(p_NV, q_NV, d_NV, objective.beta, want_gradient)
@@ -81,7 +81,7 @@ def precise_value_and_gradient(
     value_N = near_terms_NV.lerp_(terms_NV, is_far_NV).sum(-1)
 
     if gradient_NV is not None and forward_weight:
-        # A floored logit is a constant: factor 0, and 1 for all others. (Without forward KL it is 0 there anyway.)
+        # A floored logit is a constant: factor 0, all others 1. (Without forward KL, the gradient is 0 there anyway.)
         gradient_NV.mul_((student_NV - student.floored_NV).sign_().add_(1))
     return _scaled(objective, value_N, gradient_NV)
 
@@ -89,9 +89,9 @@ def precise_value_and_gradient(
 def direct_value_and_gradient(
     objective: Objective, logq_NV: Tensor, logp_NV: Tensor, want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The same from log-probabilities (after the temperature) by the formulas as they are written, in few passes.
+    """The same from log-probabilities (after the temperature) by the direct formulas, in few passes over memory.
 
-    Of two sides that nearly agree only the rounding of their log-probabilities remains.
+    Where the two models nearly agree, rounding errors of the log-probabilities dominate the result.
     """
     w = _forward_weight(objective)
     d_NV, q_NV = logq_NV - logp_NV, logq_NV.exp()
@@ -114,7 +114,7 @@ def direct_value_and_gradient(
 
 
 def _scaled(objective: Objective, value_N: Tensor, gradient_NV: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """From the unit scale, and a gradient with respect to logits / temperature, to what the objective says."""
+    """From the unit scale, and a gradient with respect to logits / temperature, to the objective's own scale."""
     temperature = objective.temperature
     between = _forward_weight(objective) is None
     factor = objective.beta * (1 - objective.beta) if between and objective.scale == "gkd" else 1.0
@@ -127,7 +127,7 @@ def _scaled(objective: Objective, value_N: Tensor, gradient_NV: Tensor | None) -
 
 
 def _mixed_kl(p_NV: Tensor, q_NV: Tensor, d_NV: Tensor, forward_weight: float) -> Tensor:
-    """Terms w (q - p - p d) + (1-w) (q d - q + p) of the two KLs, good for |d| above the series' reach."""
+    """Terms w (q - p - p d) + (1-w) (q d - q + p) of the two KLs, accurate for |d| above SERIES_REACH."""
     w = forward_weight
     if w == 0:
         return (q_NV * d_NV).sub_(q_NV).add_(p_NV)
@@ -143,8 +143,8 @@ def _gradient_of_mixed_kl(
     w = forward_weight
     if w == 0:
         return (d_NV - (q_NV * d_NV).sum(-1, keepdim=True)).mul_(q_NV)
-    # q - p = p expm1(d) where the two are close. Then the sum over the vocabulary is brought back to zero, which takes
-    # out again what an error of the normalisers puts in.
+    # q - p = p expm1(d) where the two are close. Then the sum over the vocabulary is corrected to zero, which removes
+    # the error of the normalisers.
     num_terms = SERIES_TERMS[d_NV.dtype]
     expm1 = tuple(1 / math.factorial(power) for power in range(1, num_terms + 1))
     forward_NV = _polynomial(expm1, near_NV).mul_(near_NV).mul_(p_NV).lerp_(q_NV - p_NV, is_far_NV)
@@ -157,7 +157,7 @@ def _gradient_of_mixed_kl(
 def _between(
     p_NV: Tensor, q_NV: Tensor, d_NV: Tensor, beta: float, want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Terms of D_b / (b (1-b)), good for |d| above the series' reach, and the whole gradient.
+    """Terms of D_b / (b (1-b)), accurate for |d| above SERIES_REACH, and the whole gradient.
 
     Each term is p log(p/m)/(1-b) + q log(q/m)/b. Of the two logarithms, which differ by d, the one divided by the
     smaller number is computed first, from expm1 and log1p; it stays precise however small that number is.
@@ -177,7 +177,7 @@ def _between(
 
 
 def _normalise(logits_NV: Tensor, temperature: float) -> Normalised:
-    """Floor the logits (float32 or wider) and take their softmax. Not finite in, NaN out, for that row."""
+    """Floor the logits (float32 or wider) and compute their softmax. A row that is not finite becomes NaN."""
     largest_N1 = logits_NV.amax(-1, keepdim=True)
     floored_NV = torch.maximum(logits_NV, largest_N1 - FLOOR_NATS * temperature)
     weights_NV = floored_NV - largest_N1
@@ -188,7 +188,7 @@ def _normalise(logits_NV: Tensor, temperature: float) -> Normalised:
 
 
 def _forward_weight(objective: Objective) -> float | None:
-    """Share of the forward KL where the objective is a sum of the two KLs, None where it lies between the ends."""
+    """The weight of the forward KL if the objective is a sum of the two KLs, None if it lies between the ends."""
     if objective.kind == "kl_mix":
         return objective.forward_weight
     if objective.kind == "soft_targets" or objective.beta == 0:
@@ -201,8 +201,8 @@ def _series(objective: Objective, num_terms: int) -> tuple[float, ...]:
     """Coefficients of d^2, d^3, … of one term divided by p, in the unit scale.
 
     With x = expm1(d) the term between the ends is [(1-b) ψ(x) - ψ((1-b) x)] / (b (1-b)), ψ(x) = (1+x) log(1+x) - x, so
-    its coefficient of (-x)^k is S_k / (k (k-1)) with S_k = 1 + (1-b) + … + (1-b)^(k-2), which nowhere cancels and has
-    the two KLs as its ends. Then the series of expm1 is put in for x.
+    its coefficient of (-x)^k is S_k / (k (k-1)) with S_k = 1 + (1-b) + … + (1-b)^(k-2), which never cancels and has
+    the two KLs as its ends. Then the series of expm1 is substituted for x.
     """
     w = _forward_weight(objective)
     highest = num_terms + 1

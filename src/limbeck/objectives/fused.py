@@ -1,17 +1,17 @@
-"""Output head and divergence together, in chunks of tokens, with the gradient written in the forward pass.
+"""Output head and divergence fused, in chunks of tokens, with the gradient computed in the forward pass.
 
-For every chunk each head is applied once, over the whole vocabulary; the divergence gives its value and its gradient
-with respect to the logits in closed form; two matrix products carry that gradient to the hidden states and, if it
-trains, to the head. Logits of all tokens together, [N, V], never exist. That works because the weights of the tokens
-are known up front and nothing but a scalar comes back: backward multiplies what is already there.
+For every chunk, each head is applied once, over the whole vocabulary; the divergence returns its value and its gradient
+with respect to the logits in closed form; two matrix products propagate that gradient to the hidden states and, if it
+is trainable, to the head. The logits of all tokens, [N, V], are never in memory at once. This is possible because the
+token weights are known beforehand and backward gets only a scalar, which multiplies the stored gradients.
 
-A chunk of one token is exact, and so is any other; the result does not depend on the chunk beyond rounding.
+The result does not depend on the chunk size, except for rounding.
 
-Logits are computed in float32 or wider: half-typed hidden states and heads are widened first, a slice of the head at a
-time. Autocast does not reach in here. Gradients are summed in the same width and handed over in the type of their
+Logits are computed in float32 or wider: 16-bit hidden states and heads are converted first, a slice of the head at a
+time. Autocast has no effect here. Gradients are summed in the same precision and returned in the dtype of their
 parameter.
 
-Axes: N flat positions (or those of one chunk), V vocabulary rows of a head, H hidden size (each model its own).
+Axes: N flat positions (or those of one chunk), V vocabulary rows of a head, H hidden size (different for each model).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError, VocabularyMismatch
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import Objective, attach_gradient, compute_dtype, value_and_gradient
 from limbeck.objectives.head import Head, head_of, products
 
-__all__ = ["Head", "Readings", "default_chunk_tokens", "fused_divergence", "fused_with_readings", "head_of"]
+__all__ = ["Head", "TokenStatistics", "default_chunk_tokens", "fused_divergence", "fused_with_statistics", "head_of"]
 
-# One buffer [chunk, V]; a chunk holds three of them.
+# One buffer [chunk, V]; a chunk needs three of them.
 CHUNK_BUFFER_BYTES = 32 * 2**20
 MAX_CHUNK_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What one pass says of each token; all [N], detached, float32 or wider, nats.
+class TokenStatistics:
+    """Statistics of each token; all [N], detached, float32 or wider, in nats.
 
-    Entropies and log-probabilities are those of the plain distributions (temperature 1), whatever the objective's.
+    Entropies and log-probabilities are at temperature 1, whatever the objective's temperature.
     """
 
     divergence_N: Tensor
     student_entropy_N: Tensor
     teacher_entropy_N: Tensor
-    agree_N: Tensor  # bool: the most likely token is the same
-    student_logp_N: Tensor  # of the given token ids
+    agree_N: Tensor  # bool: both models have the same most likely token
+    student_logp_N: Tensor  # of the tokens of the text
     teacher_logp_N: Tensor
 
 
@@ -58,7 +58,7 @@ def fused_divergence(
     *,
     chunk_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum of weights x divergence over N tokens, in nats, from hidden states; see the top of the file.
+    """Sum of weights x divergence over N tokens, in nats, from hidden states; see the module's docstring.
 
     Args:
         student_hidden_NH, teacher_hidden_NH: hidden states after the final norm at the same N positions; the two
@@ -66,22 +66,22 @@ def fused_divergence(
         student_head, teacher_head: with the same num_real; padded row counts may differ.
         weights_N: constants, usually 1 / completion tokens of the whole step (`reduce.token_weights`).
         objective: any, with any temperature.
-        chunk_tokens: tokens at a time; left out, chosen so that a buffer stays within CHUNK_BUFFER_BYTES.
+        chunk_tokens: tokens per chunk; by default chosen so that a buffer stays within CHUNK_BUFFER_BYTES.
 
     Returns:
         (sum, divergence_N): the scalar to call backward on, and the detached value of each token, both float32 or
-        wider. Gradients reach the student's hidden states and, where they require it, its head's weight and bias;
-        a frozen head costs nothing. The teacher never gets a gradient. Differentiable once.
+        wider. Gradients reach the student's hidden states and, if they require them, its head's weight and bias; a
+        frozen head costs nothing. The teacher never gets a gradient. Differentiable once.
 
     Raises:
-        UsageError, VocabularyMismatch (both ValueError): shapes or vocabularies that do not fit.
+        UsageError, VocabularyMismatch (both ValueError): shapes or vocabularies that do not match.
     """
     sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
     total, divergence_N, _ = _fused(*sides, weights_N, objective, None, chunk_tokens)
     return total, divergence_N
 
 
-def fused_with_readings(
+def fused_with_statistics(
     student_hidden_NH: Tensor,
     student_head: Head,
     teacher_hidden_NH: Tensor,
@@ -91,24 +91,24 @@ def fused_with_readings(
     token_ids_N: Tensor,
     *,
     chunk_tokens: int | None = None,
-) -> tuple[Tensor, Readings]:
-    """`fused_divergence` and, from the same logits, the readings of each token. `token_ids_N`: the tokens written."""
+) -> tuple[Tensor, TokenStatistics]:
+    """`fused_divergence`, and the statistics of each token from the same logits.
+
+    `token_ids_N` are the tokens of the text; `fused_divergence` describes the other arguments and the errors.
+    """
     num_real = student_head.num_real
     outside = token_ids_N.numel() > 0 and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < num_real
     if list(token_ids_N.shape) != list(student_hidden_NH.shape[:1]) or outside:
-        raise UsageError(
-            "fused.token-ids",
-            given=f"Token ids of shape {list(token_ids_N.shape)} for {student_hidden_NH.shape[0]} positions.",
-            needed=f"One id for each position, from 0 to {num_real - 1}: the shared real vocabulary.",
-            fix="Pass the token that each position predicts; a rollout never writes a padded row.",
+        raise messages.fused_token_ids(
+            ids=str(list(token_ids_N.shape)), num_positions=student_hidden_NH.shape[0], last=num_real - 1
         )
     sides = (student_hidden_NH, student_head, teacher_hidden_NH, teacher_head)
     total, divergence_N, rest = _fused(*sides, weights_N, objective, token_ids_N.long(), chunk_tokens)
-    return total, Readings(divergence_N, *rest)
+    return total, TokenStatistics(divergence_N, *rest)
 
 
 def default_chunk_tokens(num_vocabulary: int, dtype: torch.dtype) -> int:
-    """Tokens whose logits fill one buffer of CHUNK_BUFFER_BYTES, within reason."""
+    """The number of tokens whose logits fill one buffer of CHUNK_BUFFER_BYTES, at most MAX_CHUNK_TOKENS."""
     return max(1, min(MAX_CHUNK_TOKENS, CHUNK_BUFFER_BYTES // (num_vocabulary * dtype.itemsize)))
 
 
@@ -122,15 +122,15 @@ def _fused(
     token_ids_N: Tensor | None,
     chunk_tokens: int | None,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The sum, the divergence of each token, and the readings after it (none without token ids)."""
+    """The sum, the divergence of each token, and the other statistics (none without token ids)."""
     _require_fit(student_hidden_NH, student_head, teacher_hidden_NH, teacher_head, weights_N, chunk_tokens)
     dtype = compute_dtype(student_hidden_NH, student_head.weight_VH, teacher_hidden_NH, teacher_head.weight_VH)
     weights_N = weights_N.detach().to(dtype)
     gradients = _Gradients.for_inputs(student_hidden_NH, student_head, dtype)
     num_tokens, device = student_hidden_NH.shape[0], student_hidden_NH.device
     divergence_N = torch.empty(num_tokens, dtype=dtype, device=device)
-    kinds = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
-    readings = tuple(torch.empty(num_tokens, dtype=kind, device=device) for kind in kinds)
+    dtypes = () if token_ids_N is None else (dtype, dtype, torch.bool, dtype, dtype)
+    stats = tuple(torch.empty(num_tokens, dtype=each, device=device) for each in dtypes)
     step = chunk_tokens or default_chunk_tokens(student_head.num_real, dtype)
     with torch.no_grad():
         head, wide_teacher_head = student_head.widened(dtype), teacher_head.widened(dtype)
@@ -140,8 +140,8 @@ def _fused(
             teacher_NV = wide_teacher_head.logits(teacher_hidden_NH[chunk]).to(dtype)
             observe = None
             if token_ids_N is not None:
-                observe = partial(_read, token_ids_N[chunk], tuple(reading[chunk] for reading in readings))
-            # The teacher's logits are needed no more, so the gradient takes their place.
+                observe = partial(_fill_statistics, token_ids_N[chunk], tuple(values_N[chunk] for values_N in stats))
+            # The teacher's logits are no longer needed, so the gradient overwrites them.
             divergence_N[chunk], gradient_NV = value_and_gradient(
                 objective, student_NV, teacher_NV, gradients.wanted, out_NV=teacher_NV, observe=observe
             )
@@ -153,16 +153,16 @@ def _fused(
                 gradients.add(chunk, gradient_NV, weights_N[chunk], student_hidden_NH[chunk].to(dtype), head)
     total = (weights_N * divergence_N).sum()
     inputs = (student_hidden_NH, student_head.weight_VH, student_head.bias_V)
-    written = (gradients.hidden_NH, gradients.weight_VH, gradients.bias_V)
+    computed = (gradients.hidden_NH, gradients.weight_VH, gradients.bias_V)
     pairs = [
-        (tensor, grad) for tensor, grad in zip(inputs, written, strict=True) if tensor is not None and grad is not None
+        (tensor, grad) for tensor, grad in zip(inputs, computed, strict=True) if tensor is not None and grad is not None
     ]
-    return (attach_gradient(total, *pairs) if pairs else total), divergence_N, readings
+    return (attach_gradient(total, *pairs) if pairs else total), divergence_N, stats
 
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Where the gradient of the sum goes: None for an input that does not require one."""
+    """The gradients of the sum, one per input; None for an input that requires none."""
 
     hidden_NH: Tensor | None
     weight_VH: Tensor | None
@@ -182,9 +182,9 @@ class _Gradients:
         return not (self.hidden_NH is None and self.weight_VH is None and self.bias_V is None)
 
     def add(self, chunk: slice, gradient_NV: Tensor, weights_N: Tensor, hidden_NH: Tensor, head: Head) -> None:
-        """Carry the gradient of one chunk's logits (before softcap, scale and bias) to the inputs.
+        """Propagate the gradient of one chunk's logits (before softcap, scale and bias) to the inputs.
 
-        The weights of the tokens enter where the tensors are small, on the side of the hidden states.
+        The token weights are multiplied into the hidden states and their gradient, which are smaller than the logits.
         """
         weighted_NH = hidden_NH * weights_N.unsqueeze(1)
         with products(head, gradient_NV):
@@ -199,8 +199,10 @@ class _Gradients:
             self.hidden_NH[chunk].mul_(weights_N.unsqueeze(1))
 
 
-def _read(token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor) -> None:
-    """Fill in these rows of entropies, agreement and log-probabilities from those of student and teacher."""
+def _fill_statistics(
+    token_ids_N: Tensor, out: tuple[Tensor, ...], rows: slice, logq_NV: Tensor, logp_NV: Tensor
+) -> None:
+    """Write entropies, agreement and log-probabilities of these rows, from the log-softmaxes of both models."""
     student_entropy_N, teacher_entropy_N, agree_N, student_logp_N, teacher_logp_N = out
     ids_N1 = token_ids_N[rows, None]
     for side_NV, entropy_N, logp_N in (
@@ -222,35 +224,17 @@ def _require_fit(
     chunk_tokens: int | None,
 ) -> None:
     if student_head.num_real != teacher_head.num_real:
-        raise VocabularyMismatch(
-            "fused.num-real",
-            given=f"The student's head keeps {student_head.num_real} rows, the teacher's {teacher_head.num_real}.",
-            needed="Both are cut to the one vocabulary they share, or their softmaxes are over different tokens.",
-            fix="Give both heads the num_real of the comparison of the two vocabularies.",
-        )
+        raise messages.fused_num_real(student=student_head.num_real, teacher=teacher_head.num_real)
     for name, hidden_NH, head in (
         ("student", student_hidden_NH, student_head),
         ("teacher", teacher_hidden_NH, teacher_head),
     ):
         if hidden_NH.ndim != 2 or hidden_NH.shape[1] != head.weight_VH.shape[1]:
-            raise UsageError(
-                "fused.hidden-shape",
-                given=f"The {name}'s hidden states are {list(hidden_NH.shape)}, its head {list(head.weight_VH.shape)}.",
-                needed="Hidden states are [tokens, hidden size], with the hidden size of their own head.",
-                fix="Choose the completion positions first, then pass them flat.",
+            raise messages.fused_hidden_shape(
+                model=name, hidden=str(list(hidden_NH.shape)), head=str(list(head.weight_VH.shape))
             )
     num_tokens, num_teacher = student_hidden_NH.shape[0], teacher_hidden_NH.shape[0]
     if num_teacher != num_tokens or list(weights_N.shape) != [num_tokens]:
-        raise UsageError(
-            "fused.token-count",
-            given=f"{num_tokens} student positions, {num_teacher} teacher positions, weights {list(weights_N.shape)}.",
-            needed="All three describe the same tokens, one row each.",
-            fix="Take both models' hidden states at the same positions and one weight for each.",
-        )
+        raise messages.fused_token_count(student=num_tokens, teacher=num_teacher, weights=str(list(weights_N.shape)))
     if chunk_tokens is not None and chunk_tokens < 1:
-        raise UsageError(
-            "fused.chunk-tokens",
-            given=f"chunk_tokens is {chunk_tokens}.",
-            needed="A chunk holds at least one token.",
-            fix="Leave it out: it is then chosen from the size of the vocabulary.",
-        )
+        raise messages.fused_chunk_tokens(chunk_tokens=chunk_tokens)

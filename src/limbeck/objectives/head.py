@@ -1,4 +1,4 @@
-"""An output head: what turns hidden states into logits, and how its products are computed.
+"""Output heads, which turn hidden states into logits, and the precision of their matrix products.
 
 Axes: N flat positions, V vocabulary rows of a head, H hidden size.
 """
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import Refusal, UsageError, VocabularyMismatch
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import compute_dtype
 
 __all__ = ["Head", "head_of", "products", "rounded_products"]
 
-# A half-typed head up to this size is widened once for all chunks, a larger one a slice at a time.
+# A 16-bit head up to this size is converted once for all chunks, a larger one a slice at a time.
 WIDENED_AT_ONCE_BYTES = 256 * 2**20
 WIDENED_BYTES = 32 * 2**20
 
@@ -27,12 +27,12 @@ WIDENED_BYTES = 32 * 2**20
 class Head:
     """An output head: logits = softcap(scale · (hidden · weightᵀ + bias)), cut to the real vocabulary.
 
-    weight_VH  one row a token id; rows from num_real on are padding and take no part
-    bias_V     as many entries as the weight has rows, or None
-    num_real   rows kept, the shared real vocabulary: logits are cut before any softmax
+    weight_VH  one row per token id; rows from num_real on are padding and are not used
+    bias_V     one entry per row of the weight, or None
+    num_real   the number of rows used, the shared vocabulary: logits are cut before any softmax
     scale      multiplies the logits
     softcap    c in c·tanh(logits / c), applied after the scale, or None
-    rounded    the numbers in weight_VH are those of bfloat16, whatever its type
+    rounded    whether weight_VH holds bfloat16 values, whatever its dtype
     """
 
     weight_VH: Tensor
@@ -44,30 +44,15 @@ class Head:
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight_VH, Tensor) or self.weight_VH.ndim != 2 or not self.weight_VH.is_floating_point():
-            raise _refuse_head(type(self.weight_VH).__name__)
+            raise messages.head_not_plain(layer=type(self.weight_VH).__name__)
         num_rows = self.weight_VH.shape[0]
         if self.bias_V is not None and list(self.bias_V.shape) != [num_rows]:
-            raise UsageError(
-                "head.bias-shape",
-                given=f"The head has {num_rows} rows and a bias of shape {list(self.bias_V.shape)}.",
-                needed="A bias has one entry for each row of the head.",
-                fix="Pass weight and bias of the same output embedding.",
-            )
+            raise messages.head_bias_shape(num_rows=num_rows, bias=str(list(self.bias_V.shape)))
         if not 1 <= self.num_real <= num_rows:
-            raise VocabularyMismatch(
-                "head.num-real",
-                given=f"num_real is {self.num_real}, and the head has {num_rows} rows.",
-                needed="Every id of the shared real vocabulary needs its row in the head.",
-                fix="Compare the two tokenizers again: num_real is the highest shared id + 1.",
-            )
+            raise messages.head_num_real(num_real=self.num_real, num_rows=num_rows)
         usable = math.isfinite(self.scale) and self.scale != 0
         if not usable or (self.softcap is not None and not (self.softcap > 0 and math.isfinite(self.softcap))):
-            raise UsageError(
-                "head.scale",
-                given=f"scale is {self.scale!r} and softcap {self.softcap!r}.",
-                needed="The scale is finite and not 0, the softcap a finite number above 0 or None.",
-                fix="Take both from the model's configuration.",
-            )
+            raise messages.head_scale(scale=repr(self.scale), softcap=repr(self.softcap))
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits [N, num_real] of hidden states [N, H], float32 or wider; differentiable as usual."""
@@ -85,7 +70,7 @@ class Head:
         return logits_NV
 
     def widened(self, dtype: torch.dtype) -> Head:
-        """The same head in a wider type, if it is small enough to be widened at once; for a few products in a row."""
+        """The same head in a wider dtype if it is small enough to be converted at once, otherwise itself."""
         num_bytes = self.num_real * self.weight_VH.shape[1] * dtype.itemsize
         if self.weight_VH.dtype == dtype or num_bytes > WIDENED_AT_ONCE_BYTES:
             return self
@@ -94,7 +79,7 @@ class Head:
         return replace(self, weight_VH=self.weight_VH[: self.num_real].to(dtype), bias_V=bias_V, rounded=rounded)
 
     def slices(self, dtype: torch.dtype) -> list[tuple[slice, Tensor]]:
-        """The kept rows: all at once where they have the type already, else as many as may be widened at a time."""
+        """The rows used: all at once if they have this dtype, otherwise in slices that are converted one at a time."""
         step = self.num_real
         if self.weight_VH.dtype != dtype:
             step = max(1, WIDENED_BYTES // (self.weight_VH.shape[1] * dtype.itemsize))
@@ -105,9 +90,9 @@ class Head:
 
 @contextmanager
 def products(head: Head, other: Tensor) -> Generator[None]:
-    """Products of numbers that are bfloat16 anyway may use the units for it: they are summed in float32 all the same.
+    """Let products with bfloat16 values use bfloat16 hardware; they are still summed in float32.
 
-    The gradient is rounded once on its way into such a product, as it is in every layer of a bfloat16 body.
+    The gradient is rounded once before such a product, as in every layer of a bfloat16 model.
     """
     rounded = head.rounded or head.weight_VH.dtype == torch.bfloat16
     with rounded_products(rounded), torch.autocast(other.device.type, enabled=False):
@@ -116,7 +101,7 @@ def products(head: Head, other: Tensor) -> Generator[None]:
 
 @contextmanager
 def rounded_products(rounded: bool) -> Generator[None]:
-    """Let products of float32 numbers be computed as those of bfloat16 and summed in float32, where `rounded`."""
+    """If `rounded`, let products of float32 tensors round their inputs to bfloat16; sums are in float32."""
     before = torch.get_float32_matmul_precision()
     if rounded:
         torch.set_float32_matmul_precision("medium")
@@ -127,21 +112,11 @@ def rounded_products(rounded: bool) -> Generator[None]:
 
 
 def head_of(module: nn.Module, *, num_real: int, scale: float = 1.0, softcap: float | None = None) -> Head:
-    """The head in a model's output embedding, which has to be a plain nn.Linear.
+    """The head of a model's output embedding, which must be a plain nn.Linear.
 
-    Raises Refusal (ValueError) for every other module: an adapter (LoRA), a quantised or a parametrised layer computes
-    more than weight and bias say, and leaving that out would train on the wrong logits.
+    Raises Refusal (ValueError) for any other module: an adapter (LoRA), a quantised or a parametrised layer computes
+    more than weight and bias do, and ignoring that would train on the wrong logits.
     """
     if type(module) is not nn.Linear:
-        raise _refuse_head(f"{type(module).__module__}.{type(module).__qualname__}")
+        raise messages.head_not_plain(layer=f"{type(module).__module__}.{type(module).__qualname__}")
     return Head(module.weight, module.bias, num_real, scale, softcap)
-
-
-def _refuse_head(name: str) -> Refusal:
-    return Refusal(
-        "head.not-plain",
-        given=f"The output head is a {name}.",
-        needed="The fused divergence reads weight and bias itself, so the head has to be a plain nn.Linear; an adapter "
-        "or another layer around it would be left out, and the student trained on logits that are not its own.",
-        fix="Leave the output head out of the adapter's target modules, or merge the adapter first.",
-    )

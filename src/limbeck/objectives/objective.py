@@ -1,6 +1,6 @@
-"""The objective as settings: which divergence, with which beta, scale, weight and temperature.
+"""The settings of an objective: which divergence, with which beta, scale, weight and temperature.
 
-The arithmetic is in `divergence`, and so are the formulas.
+Formulas and arithmetic are in `divergence` and `forms`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from limbeck.errors import UsageError
+import limbeck.objectives.messages as messages
 
-__all__ = ["Kind", "Objective", "Scale"]
+__all__ = ["Objective", "ObjectiveKind", "Scale"]
 
-Kind = Literal["divergence", "kl_mix", "soft_targets"]
+ObjectiveKind = Literal["divergence", "kl_mix", "soft_targets"]
 Scale = Literal["gkd", "unit"]
 
-# Beta nearer to an end than this is taken for a slip: the end itself, 0 or 1, is meant.
+# A beta closer to 0 or 1 than this is refused: the end itself was intended.
 SMALLEST_BETA = 1e-9
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised, at one position. Refuses values out of range and settings that its kind does not use.
+    """What is minimised, at one position. Raises UsageError for values out of range and settings that `kind` ignores.
 
     kind            "divergence" (beta, scale), "kl_mix" (forward_weight) or "soft_targets"
     beta            0 is KL(teacher‖student), 1 is KL(student‖teacher), between them generalized JSD
@@ -31,51 +31,39 @@ class Objective:
     temperature     divides both logits before the softmax; soft targets multiply the result by its square
     """
 
-    kind: Kind = "divergence"
+    kind: ObjectiveKind = "divergence"
     beta: float = 1.0
     scale: Scale = "unit"
     forward_weight: float = 0.5
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kind", get_args(Kind)), ("scale", get_args(Scale))):
-            if getattr(self, name) not in allowed:
-                raise self._refusal(name, f"It is one of {', '.join(allowed)}.", f"Choose for example {allowed[0]!r}.")
-        for name in ("beta", "forward_weight"):
-            if not 0 <= getattr(self, name) <= 1:
-                needed = "It is a share, from 0 to 1: each end is one KL divergence alone, and between them both count."
-                raise self._refusal(name, needed, "Choose an end or a number between.")
+        if self.kind not in get_args(ObjectiveKind):
+            raise messages.unknown_kind(value=self.kind, allowed=list(get_args(ObjectiveKind)))
+        if self.scale not in get_args(Scale):
+            raise messages.unknown_scale(value=self.scale, allowed=list(get_args(Scale)))
+        if not 0 <= self.beta <= 1:
+            raise messages.beta_out_of_range(value=self.beta)
+        if not 0 <= self.forward_weight <= 1:
+            raise messages.forward_weight_out_of_range(value=self.forward_weight)
         if 0 < min(self.beta, 1 - self.beta) < SMALLEST_BETA:
-            needed = f"Between the ends it keeps {SMALLEST_BETA} away from 0 and 1, so that rounding cannot blur it."
-            raise self._refusal("beta", needed, "Write 0 or 1 for the end itself.", code="beta-near-end")
+            raise messages.beta_near_end(value=self.beta, smallest=SMALLEST_BETA)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            needed = "It divides the logits of both models, so it has to be a finite number above 0."
-            fix = "Use 1 to leave the distributions as they are, or more to soften them."
-            raise self._refusal("temperature", needed, fix)
+            raise messages.temperature_out_of_range(value=self.temperature)
         unused = {"divergence": ("forward_weight",), "kl_mix": ("beta", "scale")}
         for name in unused.get(self.kind, ("beta", "scale", "forward_weight")):
-            if getattr(self, name) != getattr(type(self), name):
-                needed = f"The objective {self.kind} does not use {name}, and a setting is never accepted and ignored."
-                fix = f"Leave {name} out, or choose the objective that uses it."
-                raise self._refusal(name, needed, fix, code="unused-setting")
-
-    def _refusal(self, name: str, needed: str, fix: str, *, code: str = "") -> UsageError:
-        code = code or name.replace("_", "-")
-        return UsageError(f"objective.{code}", given=f"{name} is {getattr(self, name)!r}.", needed=needed, fix=fix)
+            if (value := getattr(self, name)) != getattr(type(self), name):
+                raise messages.unused_setting(name=name, value=repr(value), kind=self.kind)
 
     def describe(self) -> str:
         """One line for people: the name, the settings and, where the name is not enough, the formula."""
-        softened = "" if self.temperature == 1 else f"temperature {self.temperature:g} on both, "
         if self.kind == "kl_mix":
-            w, rest = f"{self.forward_weight:g}", f"{1 - self.forward_weight:g}"
-            return f"KL mix {w}·KL(teacher‖student) + {rest}·KL(student‖teacher), {softened}nats per token"
+            w = self.forward_weight
+            return messages.describe_kl_mix(forward=w, reverse=1 - w, temperature=self.temperature)
         if self.kind == "soft_targets":
-            return f"soft targets T²·KL(teacher‖student) at T = {self.temperature:g} on both, nats per token"
-        setting = f"beta {self.beta:g}, scale {self.scale}, {softened}nats per token"
-        if self.beta == 0:
-            return f"forward KL(teacher‖student), {setting}"
-        if self.beta == 1:
-            return f"reverse KL(student‖teacher), {setting}"
-        formula = "beta·KL(teacher‖m) + (1-beta)·KL(student‖m) with m = beta·teacher + (1-beta)·student"
-        formula = formula if self.scale == "gkd" else f"[{formula}] / (beta(1-beta))"
-        return f"generalized JSD {formula}, {setting}"
+            return messages.describe_soft_targets(temperature=self.temperature)
+        if self.beta in (0, 1):
+            describe = messages.describe_reverse_kl if self.beta else messages.describe_forward_kl
+            return describe(scale=self.scale, temperature=self.temperature)
+        describe_between = messages.describe_jsd if self.scale == "gkd" else messages.describe_unit_jsd
+        return describe_between(beta=self.beta, temperature=self.temperature)

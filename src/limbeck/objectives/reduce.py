@@ -1,8 +1,8 @@
-"""From values per token to one loss. Nothing else reduces.
+"""The reduction from values per token to a loss; no other code reduces.
 
-The loss of a step is the sum over its completion positions divided by the completion tokens of the *whole* optimizer
-step: all micro-batches, all processes. Then a step gives the same gradient however it was cut, and every token counts
-the same in short and in long answers.
+The loss of a step is the sum over its completion positions divided by the number of completion tokens of the *whole*
+optimizer step: all micro-batches, all processes. So the gradient does not depend on the micro-batches, and every token
+has the same weight in short and long answers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError
+import limbeck.objectives.messages as messages
 
 __all__ = ["token_weights"]
 
@@ -22,16 +22,11 @@ def token_weights(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """[num] weights of 1 / num_tokens_of_step each, for the tokens of one micro-batch.
+    """Weights [num] of 1 / num_tokens_of_step each, for the tokens of one micro-batch.
 
-    A step without tokens has no weights to give, and its loss is the empty sum, 0. Raises UsageError (ValueError) for
-    negative counts and for a micro-batch with more tokens than its step.
+    A step without tokens has no weights, and its loss is the empty sum, 0. Raises UsageError (ValueError) for negative
+    counts and for a micro-batch with more tokens than its step.
     """
     if not 0 <= num <= num_tokens_of_step:
-        raise UsageError(
-            "reduce.token-count",
-            given=f"A part of {num} tokens belongs to a step of {num_tokens_of_step} tokens.",
-            needed="The divisor is the count of completion tokens of the whole step, which holds every part.",
-            fix="Count the tokens of all micro-batches first, then weigh each of them.",
-        )
+        raise messages.micro_batch_too_large(num=num, num_of_step=num_tokens_of_step)
     return torch.full((num,), 1 / max(1, num_tokens_of_step), dtype=dtype, device=device)

@@ -1,11 +1,11 @@
-"""The divergence against a teacher that is known at k tokens only, with one bucket for all the others.
+"""The divergence from a teacher whose probabilities are known for k tokens only, with one bucket for all others.
 
-Both sides become distributions over k + 1 outcomes: the kept tokens and "any other token". That is a divergence
-(never negative), a lower bound of the full one, and the tightest that k log-probabilities allow. Dropping the rest
-instead would give a number that can be negative, and clamping that number would delete its gradient.
+Both distributions become distributions over k + 1 outcomes: the k tokens and "any other token". That is a divergence
+(never negative), a lower bound of the full one, and the tightest one that k log-probabilities allow. Without the
+bucket, the value could be negative, and clamping it would remove its gradient.
 
-The gradient uses that the bucket logits (kept logits, logsumexp of the others) have the bucket distribution as their
-softmax; inside the bucket the student keeps its own proportions.
+The softmax of the bucket logits (the k logits, and the logsumexp of the others) is the bucket distribution, which gives
+the gradient; within the bucket, the student's proportions do not change.
 
 Axes: N flat positions, V vocabulary, K kept tokens, J outcomes (K, and the bucket if K < V).
 """
@@ -15,12 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limbeck.errors import UsageError
+import limbeck.objectives.messages as messages
 from limbeck.objectives.divergence import Objective, Scale, as_function_of, compute_dtype, value_and_gradient
 
 __all__ = ["topk_divergence"]
 
-# How far the k given probabilities may sum above 1 by rounding: servers round log-probabilities, half types coarsely.
+# How far the k probabilities may exceed a sum of 1 by rounding: servers round log-probabilities, 16-bit ones coarsely.
 SUM_TOLERANCE = 1e-3
 SUM_TOLERANCE_HALF = 1e-2
 
@@ -28,13 +28,13 @@ SUM_TOLERANCE_HALF = 1e-2
 def topk_divergence(
     student_logits: Tensor, teacher_ids: Tensor, teacher_logprobs: Tensor, beta: float, *, scale: Scale = "gkd"
 ) -> Tensor:
-    """`divergence` over the teacher's k tokens and one bucket with everything else, of each token, in nats.
+    """`divergence` of each token over the teacher's k tokens and one bucket for all others, in nats.
 
     Args:
         student_logits: [..., V], any floating type, computed in float32 or wider.
         teacher_ids: [..., k] integers, distinct within a row, 1 <= k <= V; constants.
         teacher_logprobs: [..., k], natural logarithms over the *full* vocabulary (not renormalised over the k),
-            computed at the temperature that is meant; never get a gradient.
+            computed at the intended temperature; never get a gradient.
         beta, scale: as in `divergence`.
 
     Returns:
@@ -43,7 +43,7 @@ def topk_divergence(
         Differentiable once, with respect to the student.
 
     Raises:
-        UsageError (ValueError): shapes that do not fit, ids out of the vocabulary or twice in a row, probabilities
+        UsageError (ValueError): shapes that do not match, ids outside the vocabulary or twice in one row, probabilities
         that sum to clearly more than 1, beta out of range.
     """
     _require_shapes(student_logits, teacher_ids, teacher_logprobs)
@@ -65,8 +65,8 @@ def topk_divergence(
 def _value_and_gradient(
     objective: Objective, logits_NV: Tensor, ids_NK: Tensor, teacher_NJ: Tensor, want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    # The bucket is the logsumexp over the tokens that are not kept. As 1 minus the kept it would be rounding noise
-    # where it is small: wrong by a fifth for a tail of 3e-4 in float32 and 152k tokens.
+    # The bucket is the logsumexp over the other tokens. Computed as 1 minus the k probabilities, a small bucket would
+    # be rounding noise: wrong by 20 % for a tail of 3e-4 in float32 and 152k tokens.
     student_NJ = logits_NV.gather(-1, ids_NK)
     rest_NV = logits_NV.scatter(-1, ids_NK, -torch.inf)
     rest_N1 = rest_NV.logsumexp(-1, keepdim=True)
@@ -76,7 +76,7 @@ def _value_and_gradient(
     if gradient_NJ is None:
         return value_N, None
     if teacher_NJ.shape[-1] > ids_NK.shape[-1]:
-        # Shares of the bucket; where nothing is left in it (all -inf), every share is 0.
+        # Shares within the bucket; all 0 if the bucket is empty (all -inf).
         shares_NV = rest_NV.sub_(rest_N1.masked_fill(rest_N1 == -torch.inf, 0)).exp_()
         gradient_NV = shares_NV.mul_(gradient_NJ[:, -1:])
     else:
@@ -85,7 +85,7 @@ def _value_and_gradient(
 
 
 def _teacher_buckets(teacher_logprobs_NK: Tensor, num_vocabulary: int, dtype: torch.dtype) -> Tensor:
-    """The teacher's log-probabilities of the J outcomes, in the given type."""
+    """The teacher's log-probabilities [N, J] of the outcomes, in the given dtype."""
     kept_NK = teacher_logprobs_NK.to(dtype)
     log_sum_N1 = kept_NK.logsumexp(-1, keepdim=True)
     half = teacher_logprobs_NK.dtype in (torch.float16, torch.bfloat16)
@@ -94,12 +94,7 @@ def _teacher_buckets(teacher_logprobs_NK: Tensor, num_vocabulary: int, dtype: to
     if bool((log_sum_N1 > tolerance).any()):
         row = int(log_sum_N1.argmax())
         total = float(log_sum_N1[row].exp())
-        raise UsageError(
-            "objective.topk-sum",
-            given=f"The teacher's {kept_NK.shape[-1]} probabilities of token {row} sum to {total:.6g}.",
-            needed="They are natural logarithms of probabilities over the full vocabulary, so they sum to at most 1.",
-            fix="Pass log-probabilities, not logits, and in nats, not in bits or tens.",
-        )
+        raise messages.topk_sum(num_tokens=kept_NK.shape[-1], row=row, total=total)
     if kept_NK.shape[-1] == num_vocabulary:
         return kept_NK
     one_unit = torch.finfo(dtype if teacher_logprobs_NK.dtype == torch.float64 else torch.float32).eps
@@ -111,19 +106,11 @@ def _require_shapes(student_logits: Tensor, teacher_ids: Tensor, teacher_logprob
     shapes = [list(tensor.shape) for tensor in (student_logits, teacher_ids, teacher_logprobs)]
     fits = bool(shapes[0]) and shapes[1] == shapes[2] and shapes[0][:-1] == shapes[1][:-1]
     if not fits or not 1 <= shapes[1][-1] <= shapes[0][-1]:
-        raise UsageError(
-            "objective.topk-shape",
-            given=f"Student logits {shapes[0]}, teacher ids {shapes[1]}, teacher log-probabilities {shapes[2]}.",
-            needed="[..., V], [..., k] and [..., k] with the same leading shape and 1 <= k <= V.",
-            fix="Take all three at the same positions, and no more tokens than the vocabulary has.",
-        )
+        raise messages.topk_shape(student=str(shapes[0]), ids=str(shapes[1]), logprobs=str(shapes[2]))
     integer = not (teacher_ids.is_floating_point() or teacher_ids.is_complex() or teacher_ids.dtype == torch.bool)
     if not (student_logits.is_floating_point() and teacher_logprobs.is_floating_point() and integer):
-        raise UsageError(
-            "objective.topk-type",
-            given=f"The types are {student_logits.dtype}, {teacher_ids.dtype} and {teacher_logprobs.dtype}.",
-            needed="Logits and log-probabilities are floating-point numbers, ids are integers.",
-            fix="Check the order of the arguments: student logits, teacher ids, teacher log-probabilities.",
+        raise messages.topk_type(
+            student=str(student_logits.dtype), ids=str(teacher_ids.dtype), logprobs=str(teacher_logprobs.dtype)
         )
 
 
@@ -132,19 +119,11 @@ def _require_ids(ids_NK: Tensor, num_vocabulary: int) -> None:
         return
     smallest, largest = int(ids_NK.min()), int(ids_NK.max())
     if smallest < 0 or largest >= num_vocabulary:
-        raise UsageError(
-            "objective.topk-id-range",
-            given=f"The teacher's ids run from {smallest} to {largest}.",
-            needed=f"The student's logits have {num_vocabulary} columns, so ids run from 0 to {num_vocabulary - 1}.",
-            fix="Check that teacher and student share their vocabulary, and leave out padded entries.",
+        raise messages.topk_id_range(
+            smallest=smallest, largest=largest, num_vocabulary=num_vocabulary, last=num_vocabulary - 1
         )
     sorted_NK = ids_NK.sort(-1).values
     twice_N = (sorted_NK[:, 1:] == sorted_NK[:, :-1]).any(-1)
     if bool(twice_N.any()):
         row = int(twice_N.int().argmax())
-        raise UsageError(
-            "objective.topk-id-twice",
-            given=f"The ids of token {row} hold the same id twice.",
-            needed="Each id is one outcome; an id given twice would count its probability twice.",
-            fix="Remove repeats, for example the sampled token when it is among the top k already.",
-        )
+        raise messages.topk_id_twice(row=row)

@@ -21,8 +21,8 @@ from limbeck.data.batch import TokenBatch, collate
 from limbeck.data.prompt import Prompt
 from limbeck.evaluation.answering.answers import answer_prompts
 from limbeck.models.language_model import LanguageModel
-from limbeck.objectives.divergence import Objective, evaluate
-from limbeck.objectives.fused import Head, Readings, fused_with_readings
+from limbeck.objectives.divergence import Objective, objective_per_token
+from limbeck.objectives.fused import Head, TokenStatistics, fused_with_statistics
 from limbeck.objectives.reduce import token_weights
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.sampling import Sampling
@@ -90,7 +90,7 @@ def certify(
 class _Measured:
     mean: Tensor
     gradient_NH: Tensor
-    readings: Readings | None = None
+    readings: TokenStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Bench:
     def measure(self, teacher_NH: Tensor, teacher_head: Head) -> _Measured:
         """As a run computes it."""
         hidden_NH, num_tokens = self.student_NH.clone().requires_grad_(), self.batch.num_tokens
-        mean, readings = fused_with_readings(
+        mean, readings = fused_with_statistics(
             hidden_NH,
             self.head,
             teacher_NH,
@@ -121,7 +121,7 @@ class _Bench:
     def measure_plainly(self, teacher_NH: Tensor, teacher_head: Head) -> _Measured:
         """By the definition, on whole logits."""
         hidden_NH = self.student_NH.clone().requires_grad_()
-        mean = evaluate(self.objective, self.head.logits(hidden_NH), teacher_head.logits(teacher_NH)).mean()
+        mean = objective_per_token(self.objective, self.head.logits(hidden_NH), teacher_head.logits(teacher_NH)).mean()
         return _Measured(mean.detach(), torch.autograd.grad(mean, hidden_NH)[0])
 
 

@@ -12,7 +12,7 @@ from limbeck.machine import Machine, use_machine
 from limbeck.planning.certificate import Finding, certify
 from limbeck.planning.memory import MemoryPlan, plan_for, refuse_if_too_large
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.probe import WritingMethod
+from limbeck.rollouts.probe import GenerationMethod
 from limbeck.routes.off_policy import describe_objective, objective_of
 from limbeck.training.material import Material, prepare_material
 from limbeck.training.setup import load_models, make_engine
@@ -32,7 +32,7 @@ class CheckReport:
     machine: Machine
     material: Material
     memory: MemoryPlan
-    writing: dict[str, WritingMethod | None]
+    writing: dict[str, GenerationMethod | None]
     findings: tuple[Finding, ...]
 
     @property
@@ -86,13 +86,13 @@ def check_recipe(recipe: Recipe) -> CheckReport:
     recipe = plan.recipe
     refuse_if_too_large(plan.memory)
     models = load_models(plan.material, recipe, plan.machine)
-    writing = {"student": models.student_writing, "teacher": models.teacher_writing}
+    writing = {"student": models.student_generation, "teacher": models.teacher_generation}
     if models.teacher is None or not recipe.scores:
         return replace(plan, writing=writing)
     findings = certify(
         models.student,
         models.teacher,
-        make_engine(models.student, models.student_writing, plan.material.dialogue, recipe),
+        make_engine(models.student, models.student_generation, plan.material.dialogue, recipe),
         plan.material.train.prompts,
         objective_of(recipe),
         chunk_tokens=recipe.chunk_tokens,

@@ -13,9 +13,9 @@ from limbeck.recipe import kinds
 from limbeck.recipe.parts import Settings
 from limbeck.recipe.rules import fault
 
-__all__ = ["GraderSettings", "GraderText", "Kind", "Language", "compiled"]
+__all__ = ["GraderKind", "GraderSettings", "GraderText", "Language", "compiled"]
 
-Kind = Literal[
+GraderKind = Literal[
     "exact", "normalised", "contains", "regex", "number", "json", "json-valid", "choice", "reasoning-gym", "function"
 ]
 Language = Literal["en", "pt", "it", "es", "fr"]
@@ -35,7 +35,7 @@ def _split(value: object) -> object:
 class GraderSettings(Settings):
     """How answers are graded. A setting that the kind does not use is refused."""
 
-    kind: Kind
+    kind: GraderKind
     """How an answer is compared with the reference answer of its row; docs/how-to/evaluate.md says what each does.
     Choose: number, json or choice where the answer has that form; exact or normalised for short texts; function for a
     rule of your own.
@@ -114,8 +114,8 @@ def _spelled_out(value: object) -> object:
         return value
     if ":" in value:
         return {"kind": "function", "function": value}
-    if value not in get_args(Kind):
-        why = f"No grader is called so; there are {', '.join(get_args(Kind))}."
+    if value not in get_args(GraderKind):
+        why = f"No grader is called so; there are {', '.join(get_args(GraderKind))}."
         raise fault("recipe.grader", why, "Choose one, or module:function.")
     return {"kind": value}
 

@@ -8,15 +8,34 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from limbeck.compat import keeps_validation_plain
 from limbeck.errors import RecipeError
+from limbeck.recipe import recipe
 from limbeck.recipe.explain import field_of, needs_of, unknown_key
 from limbeck.recipe.files import LoadedRecipe, Problem, RecipeProblems, placed
 from limbeck.recipe.parts import Settings
-from limbeck.recipe.recipe import Recipe
 
-__all__ = ["load_settings", "problems_with"]
+__all__ = ["Recipe", "load_settings"]
 
 _LONGEST_SHOWN = 60
+
+
+class Recipe(recipe.Recipe):
+    """The settings of one run: Recipe(student=..., teacher=..., prompts=..., steps=100).
+
+    `limbeck recipe explain` says what each of them means. A relative path starts at the current folder when the recipe
+    is used. What is wrong is told as for a file.
+
+    Raises:
+        RecipeError: with everything that is wrong with the settings.
+    """
+
+    @keeps_validation_plain
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**{name: _plain(value) for name, value in settings.items()})
+        except ValidationError as error:
+            raise _problems_with(error, settings, "limbeck.Recipe") from error
 
 
 def load_settings(settings: Mapping[str, Any], place: str) -> LoadedRecipe:
@@ -35,13 +54,13 @@ def load_settings(settings: Mapping[str, Any], place: str) -> LoadedRecipe:
     if isinstance(own, dict) and "file" in own:
         values["own_answers"] = {**own, "file": placed("own_answers.file", own["file"], Path())}
     try:
-        recipe = Recipe.model_validate(values)
+        checked = recipe.Recipe.model_validate(values)
     except ValidationError as error:
-        raise problems_with(error, values, place) from error
-    return LoadedRecipe(recipe, dict.fromkeys(settings, place), Path(place))
+        raise _problems_with(error, values, place) from error
+    return LoadedRecipe(checked, dict.fromkeys(settings, place), Path(place))
 
 
-def problems_with(error: ValidationError, settings: Mapping[str, Any], place: str) -> RecipeError:
+def _problems_with(error: ValidationError, settings: Mapping[str, Any], place: str) -> RecipeError:
     """What pydantic found, in the words of a recipe, all of it at once."""
     found: dict[tuple[str, ...], Problem] = {}
     for fault in error.errors(include_url=False):
@@ -77,7 +96,7 @@ def _said(path: tuple[str, ...], settings: Mapping[str, Any]) -> str:
     return f"{'.'.join(path)}={shown}"
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """A path as its text, parts that are pydantic objects as dicts of what was set, tuples and dicts likewise."""
     if isinstance(value, Path):
         return str(value)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from limbeck.compat import keeps_validation_plain
 from limbeck.recipe import kinds, rules
 from limbeck.recipe.grader import GraderText
 from limbeck.recipe.parts import Lora
@@ -19,19 +18,7 @@ __all__ = ["Recipe"]
 
 
 class Recipe(Teaching):
-    """The settings of one run: what it learns, then how.
-
-    As keywords, `Recipe(student=..., steps=100)`, they are checked as those of a file are. Raises RecipeError.
-    """
-
-    @keeps_validation_plain
-    def __init__(self, **settings: Any) -> None:
-        try:
-            super().__init__(**settings)
-        except ValidationError as error:
-            from limbeck.recipe.keywords import problems_with  # which knows the fields of this class
-
-            raise problems_with(error, settings, "Recipe") from error
+    """The settings of one run: what it learns, then how."""
 
     lora: Annotated[Lora | None, "null, or rank and alpha"] = None
     """Trains small adapters beside all linear layers of the student's body, never at embedding or output head, and

@@ -107,7 +107,7 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
                 "model": ref.text,
                 "tokens": defined,
                 "rows of the head": rows,
-                "writes by": "-" if writing is None else writing.way,
+                "writes by": "-" if writing is None else writing.decoder,
             }
             for role, ref, defined, rows, writing in (
                 (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from limbeck.console import Printer
-from limbeck.runs.lineage import Node, other_teachers, trace
+from limbeck.runs.lineage import LineageNode, lineage_of, other_teachers
 from limbeck.runs.store import Run
 
 __all__ = ["show_lineage"]
@@ -13,7 +13,7 @@ __all__ = ["show_lineage"]
 
 def show_lineage(printer: Printer, run: Run, workspace: Path) -> None:
     """The run, then what it came from, as a tree."""
-    root = trace(run, workspace)
+    root = lineage_of(run, workspace)
     printer.say(f"{root.name}  ({root.about})", style="bold")
     _show(printer, root, "")
     warning = other_teachers(root)
@@ -21,7 +21,7 @@ def show_lineage(printer: Printer, run: Run, workspace: Path) -> None:
         printer.warn(warning)
 
 
-def _show(printer: Printer, node: Node, indent: str) -> None:
+def _show(printer: Printer, node: LineageNode, indent: str) -> None:
     for parent in node.parents:
         last = parent is node.parents[-1]
         printer.say(f"{indent}{'└' if last else '├'}─ {parent.role}: {parent.name}  ({parent.about})")

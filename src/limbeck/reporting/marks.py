@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from limbeck.console import Printer
 
 if TYPE_CHECKING:  # looking at runs must not wait for numpy or torch
-    from limbeck.runs.marks import Continued, Mark, MarkedAnswer, MarkSheet
+    from limbeck.runs.marks import Continuation, Mark, MarkedAnswer, MarkSheet
 
 __all__ = ["marks_as_json", "show_marks"]
 
@@ -125,7 +125,7 @@ def _percent(logp: float) -> str:
     return "<1%" if probability < 0.005 else ">99%" if probability > 0.995 else f"{probability:.0%}"
 
 
-def _show_ending(printer: Printer, answer: MarkedAnswer, rest: Continued) -> None:
+def _show_ending(printer: Printer, answer: MarkedAnswer, rest: Continuation) -> None:
     printer.rule(f"From position {rest.position}")
     theirs = rest.text + (" [cut off]" if rest.cut_off else "")
     printer.table([{"as written": answer.text(rest.position), "the teacher goes on": theirs}])

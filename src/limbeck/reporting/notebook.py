@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -14,9 +14,21 @@ from rich.text import Text
 from limbeck.console import PLAIN_WIDTH, encodable
 from limbeck.progress import RunView
 
-__all__ = ["NotebookScreen", "in_notebook"]
+__all__ = ["Listener", "NotebookScreen", "Watcher", "in_notebook", "progress"]
+
+Listener = Callable[[Mapping[str, object]], None]
+Watcher = Callable[[str], None]
+
 
 NUM_LINES = 5
+
+
+def progress(listen: Listener | None, watch: Watcher | None) -> tuple[Listener, Watcher]:
+    """What is called with events and phases: what the caller gave; in a notebook, where nothing is, a display."""
+    if listen is None and in_notebook():
+        screen = NotebookScreen()
+        return screen.take, watch or screen.phase
+    return listen or (lambda event: None), watch or (lambda phase: None)
 
 
 def in_notebook() -> bool:

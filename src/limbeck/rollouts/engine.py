@@ -1,14 +1,15 @@
-"""The student writes practice answers: slots over one static key/value cache, a finished slot refilled at once.
+"""Generation of practice answers: slots over one static key/value cache; a finished slot is refilled at once.
 
-    once                              read what all prompts begin with
-    free slots and prompts waiting?   read the next prompts into the free slots, each different one once
-    else                              write one token in every slot in use
-    then                              sample; a slot that drew a stop token or reached its limit gives its row back
+    once                              prefill the common prefix of all prompts
+    free slots and prompts waiting?   prefill the next prompts into the free slots, each distinct prompt once
+    else                              decode one token in every slot in use
+    then                              sample; a slot that sampled a stop token or reached its limit frees its row
 
-The rows in use stay contiguous: the last one moves into the hole, so that a few long answers do not drag finished rows
-along. Nothing is drawn from a generator (see `sampling`): an answer does not depend on its slot or its neighbours.
+The rows in use stay contiguous: the last one moves into the gap, so that finished rows cost nothing while a few long
+answers continue. Sampling has no generator state (see `sampling`): an answer depends neither on its slot nor on the
+other answers.
 
-Shapes  A = slots in use, B = prompts read together, T = positions, H = hidden, V = vocabulary.
+Shapes  A = slots in use, B = prompts of a prefill pass, T = positions, H = hidden size, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from torch import Tensor
 
 from limbeck.data.batch import worthwhile_start
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import Completion, Request, Written, refuse_not_finite
+from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, refuse_non_finite_logprob
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
-from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
+from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
 
 __all__ = ["Engine"]
 
 MAX_READ_TOKENS = 4096
 
-# Key positions grow in blocks, so that attention sees few distinct shapes.
+# The number of key positions grows in blocks, so that attention sees few distinct shapes.
 KEY_BLOCK = 32
 
-# Prompts share a pass if the shortest fills this much of the longest, or if the pass is small anyway.
+# Prompts share a prefill pass if the shortest has this share of the longest one's length, or if the pass is small.
 MIN_FILL = 0.75
 FEW_TOKENS = 512
 
 
 @dataclass
 class _Slot:
-    """An answer under way: its request, how many positions its row holds, how many tokens it has and the last one."""
+    """An unfinished answer: its request, the cached positions of its row, its number of tokens and the last token."""
 
     index: int
-    request: Request
+    request: GenerationRequest
     num_cached: int = 0
-    num_written: int = 0
+    num_tokens: int = 0
     token: int = -1
     finished: bool = False
 
 
 class Engine:
-    """Writes answers with one model. The cache is kept between calls; the model's weights may change in between."""
+    """Generates answers with one model. The cache is kept between calls; the weights may change in between."""
 
     def __init__(
         self,
@@ -61,17 +62,17 @@ class Engine:
         pad_id: int,
         num_slots: int,
         max_read_tokens: int = MAX_READ_TOKENS,
-        decoder: Decoder | Writer | None = None,
+        decoder: Decoder | BatchGenerator | None = None,
     ) -> None:
         """
         Args:
-            model: writes; its head decides which ids exist.
-            stop_ids: a token of these ends an answer and is its last token. Nothing else stops one.
-            pad_id: fills short rows; never seen by an answer.
-            num_slots: answers written at the same time.
-            max_read_tokens: prompt tokens read in one pass, padding counted; a longer prompt is read alone.
-            decoder: what computes the next hidden states, or writes whole batches by itself; left out, the general
-                decoder for all architectures (`training.generation` chooses).
+            model: its head defines which ids can be sampled.
+            stop_ids: each of them ends an answer, as its last token. Nothing else but the token limit ends one.
+            pad_id: fills short rows of a prefill pass; has no effect on answers.
+            num_slots: answers generated at the same time.
+            max_read_tokens: tokens of one prefill pass, padding included; a longer prompt gets a pass of its own.
+            decoder: computes the hidden states, or generates whole batches; by default the general decoder, which
+                supports most architectures (`training.generation` chooses the fastest).
         """
         self.model = model
         self.stop_ids = frozenset(stop_ids)
@@ -80,49 +81,53 @@ class Engine:
         self.max_read_tokens = max_read_tokens
         self._decoder = SlotDecoder(model) if decoder is None else decoder
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Write all answers, in the order of the requests."""
-        written: list[list[Written]] = [[] for _ in requests]
-        for event in self.write(requests, sampling):
-            written[event.request].append(event)
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
+        """One completion per request, in order.
+
+        Raises:
+            Diverged: a logit is not finite.
+        """
+        tokens: list[list[GeneratedToken]] = [[] for _ in requests]
+        for event in self.stream(requests, sampling):
+            tokens[event.request].append(event)
         return [
             Completion(
                 ids=tuple(event.token for event in events),
                 logprobs=tuple(event.logprob for event in events),
                 cut_off=events[-1].end == "limit",
             )
-            for events in written
+            for events in tokens
         ]
 
     @torch.no_grad()
-    def write(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Written]:
-        """Write all answers, token by token, as they come."""
+    def stream(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[GeneratedToken]:
+        """The tokens of all answers as they are generated; errors as in `generate`."""
         decoder = self._decoder
         if not requests:
             return
-        if isinstance(decoder, Writer):
-            yield from decoder.write(requests, sampling, self.stop_ids, self.pad_id, self.num_slots)
+        if isinstance(decoder, BatchGenerator):
+            yield from decoder.stream(requests, sampling, self.stop_ids, self.pad_id, self.num_slots)
             return
         num_slots = min(self.num_slots, len(requests))
         longest = max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
         decoder.prepare(num_slots + 1, _whole_blocks(longest))
-        num_shared = self._read_start(decoder, requests, num_slots)
+        num_shared = self._prefill_prefix(decoder, requests, num_slots)
         waiting = deque(enumerate(requests))
         slots: list[_Slot] = []
         while waiting or slots:
             if waiting and len(slots) < num_slots:
                 fresh = [_Slot(*waiting.popleft()) for _ in range(min(len(waiting), num_slots - len(slots)))]
-                fresh, hidden_AH = self._read(decoder, fresh, len(slots), num_slots, num_shared)
+                fresh, hidden_AH = self._prefill(decoder, fresh, len(slots), num_slots, num_shared)
                 slots += fresh
             else:
                 fresh = slots
-                hidden_AH = self._write(decoder, slots)
+                hidden_AH = self._decode(decoder, slots)
             yield from self._sample(decoder, fresh, hidden_AH, sampling)
-            _give_back(decoder, slots)
+            _free_rows(decoder, slots)
         decoder.release()
 
-    def _read_start(self, decoder: Decoder, requests: Sequence[Request], spare_row: int) -> int:
-        """Read what all prompts begin with into the spare row, once; how many tokens that are."""
+    def _prefill_prefix(self, decoder: Decoder, requests: Sequence[GenerationRequest], spare_row: int) -> int:
+        """Prefill the common prefix of all prompts into the spare row; returns its number of tokens."""
         num_shared = worthwhile_start([request.prompt_ids for request in requests])
         if not num_shared:
             return 0
@@ -131,10 +136,10 @@ class Engine:
         decoder.forward(ids_1T, positions_1T, spare_row, num_shared)
         return num_shared
 
-    def _read(
+    def _prefill(
         self, decoder: Decoder, fresh: list[_Slot], first_row: int, spare_row: int, num_shared: int
     ) -> tuple[list[_Slot], Tensor]:
-        """Read the prompts of `fresh` into the rows from `first_row` on, each different one once.
+        """Prefill the prompts of `fresh` into the rows from `first_row` on, each distinct prompt once.
 
         Returns the slots in the order of their rows and the hidden states [B, H] of their prompts' last tokens.
         """
@@ -145,7 +150,7 @@ class Engine:
         distinct = sorted(first_of.values(), key=lambda slot: -len(slot.request.prompt_ids))
         rows = {slot.request.prompt_ids: row for row, slot in enumerate(distinct)}
         hidden = [
-            self._read_group(decoder, group, first_row + rows[group[0].request.prompt_ids], num_shared)
+            self._prefill_group(decoder, group, first_row + rows[group[0].request.prompt_ids], num_shared)
             for group in self._groups(distinct, num_shared)
         ]
         for offset, slot in enumerate(repeated, start=len(distinct)):
@@ -157,7 +162,7 @@ class Engine:
         return ordered, torch.cat(hidden)[[rows[slot.request.prompt_ids] for slot in ordered]]
 
     def _groups(self, slots: list[_Slot], num_shared: int) -> list[list[_Slot]]:
-        """Prompts, longest first, that are read in one pass: of similar length, and as many as one pass may read."""
+        """Prompts grouped into passes, longest first: of similar length, within the token limit of a pass."""
         groups: list[list[_Slot]] = []
         for slot in slots:
             length = len(slot.request.prompt_ids) - num_shared
@@ -171,7 +176,7 @@ class Engine:
             groups.append([slot])
         return groups
 
-    def _read_group(self, decoder: Decoder, group: list[_Slot], first_row: int, num_shared: int) -> Tensor:
+    def _prefill_group(self, decoder: Decoder, group: list[_Slot], first_row: int, num_shared: int) -> Tensor:
         prompts = [slot.request.prompt_ids[num_shared:] for slot in group]
         width, device = len(prompts[0]), self.model.device
         ids_BT = torch.tensor([[*prompt, *[self.pad_id] * (width - len(prompt))] for prompt in prompts], device=device)
@@ -180,8 +185,8 @@ class Engine:
         last_B = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
         return hidden_BTH[torch.arange(len(group), device=device), last_B]
 
-    def _write(self, decoder: Decoder, slots: list[_Slot]) -> Tensor:
-        """Give every slot's last token to the model; hidden states [A, H] that predict the next ones."""
+    def _decode(self, decoder: Decoder, slots: list[_Slot]) -> Tensor:
+        """Hidden states [A, H] that predict the next tokens, from the last token of every slot."""
         device = self.model.device
         ids_A1 = torch.tensor([[slot.token] for slot in slots], device=device)
         positions_A1 = torch.tensor([[slot.num_cached] for slot in slots], device=device)
@@ -191,25 +196,27 @@ class Engine:
             slot.num_cached += 1
         return hidden_A1H[:, 0]
 
-    def _sample(self, decoder: Decoder, slots: list[_Slot], hidden_AH: Tensor, sampling: Sampling) -> Iterator[Written]:
-        """Draw the next token of each of `slots` and record it."""
-        uniforms = [uniform(slot.request.key, slot.num_written) for slot in slots]
+    def _sample(
+        self, decoder: Decoder, slots: list[_Slot], hidden_AH: Tensor, sampling: Sampling
+    ) -> Iterator[GeneratedToken]:
+        """Sample the next token of each of `slots`, store it there and yield it."""
+        uniforms = [uniform(slot.request.key, slot.num_tokens) for slot in slots]
         uniforms_A = torch.tensor(uniforms, dtype=torch.float64, device=hidden_AH.device)
         ids_A, logprobs_A = draw_tokens(decoder.logits(hidden_AH), uniforms_A, sampling)
-        # the only place where a device is waited for
-        drawn = torch.stack([ids_A.double(), logprobs_A.double()], dim=1).tolist()
-        for slot, (token, logprob) in zip(slots, drawn, strict=True):
-            refuse_not_finite(logprob, self.model.name)
+        # the only place that waits for the device
+        sampled = torch.stack([ids_A.double(), logprobs_A.double()], dim=1).tolist()
+        for slot, (token, logprob) in zip(slots, sampled, strict=True):
+            refuse_non_finite_logprob(logprob, self.model.name)
             slot.token = int(token)
-            slot.num_written += 1
-            at_limit = slot.num_written == slot.request.max_new_tokens
+            slot.num_tokens += 1
+            at_limit = slot.num_tokens == slot.request.max_new_tokens
             end = "stop" if slot.token in self.stop_ids else "limit" if at_limit else None
             slot.finished = end is not None
-            yield Written(slot.index, slot.token, logprob, end)
+            yield GeneratedToken(slot.index, slot.token, logprob, end)
 
 
-def _give_back(decoder: Decoder, slots: list[_Slot]) -> None:
-    """Drop the finished slots and move the last rows into their place."""
+def _free_rows(decoder: Decoder, slots: list[_Slot]) -> None:
+    """Remove finished slots and move the last rows into the gaps."""
     row = 0
     while row < len(slots):
         if not slots[row].finished:

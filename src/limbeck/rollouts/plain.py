@@ -1,8 +1,8 @@
-"""The plain way to write answers, for architectures that the slots do not serve: transformers' `generate`.
+"""Generation by transformers' `generate`, for architectures that the slot decoder does not support.
 
-The sampling is the same as everywhere: a logits processor draws the token and leaves `generate` no other choice. The
-generation config is explicit and the model's own is set aside meanwhile, so that none of its defaults (a repetition
-penalty, suppressed tokens) leaks into the answers.
+Sampling is the same as in the engine: a logits processor samples the token and masks all others. The generation config
+is explicit and replaces the model's own for the call, so that none of its defaults (a repetition penalty, suppressed
+tokens) affects the answers.
 
 Shapes  B = sequences, T = positions, V = vocabulary.
 """
@@ -17,18 +17,18 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import Request, Written, refuse_not_finite
+from limbeck.rollouts.request import GeneratedToken, GenerationRequest, refuse_non_finite_logprob
 from limbeck.rollouts.sampling import Sampling, draw_tokens, uniform
 
-__all__ = ["PlainWriter"]
+__all__ = ["TransformersGenerator"]
 
 
 @dataclass
 class _CounterSampler(LogitsProcessor):
-    """Draws the next token of every row by its counters and forbids all others."""
+    """Samples the next token of each row by its counters and masks all others."""
 
     model: LanguageModel
-    requests: Sequence[Request]
+    requests: Sequence[GenerationRequest]
     sampling: Sampling
     logprobs_BT: list[Tensor] = field(default_factory=list)
 
@@ -38,21 +38,26 @@ class _CounterSampler(LogitsProcessor):
         logits_BV = scores[:, : self.model.head.num_real].float()
         ids_B, logprobs_B = draw_tokens(logits_BV, uniforms_B.to(scores.device), self.sampling)
         for logprob in logprobs_B.tolist():
-            refuse_not_finite(logprob, self.model.name)
+            refuse_non_finite_logprob(logprob, self.model.name)
         self.logprobs_BT.append(logprobs_B)
         return torch.full_like(scores, -torch.inf).scatter_(1, ids_B.unsqueeze(1), 0.0)
 
 
 @dataclass(frozen=True)
-class PlainWriter:
+class TransformersGenerator:
     """Generates with transformers' `generate`."""
 
     model: LanguageModel
 
-    def write(
-        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
-    ) -> Iterator[Written]:
-        """Write the answers in fixed batches; a batch lasts as long as its longest answer."""
+    def stream(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        batch_size: int,
+    ) -> Iterator[GeneratedToken]:
+        """Generate in fixed batches; a batch takes as long as its longest answer."""
         for first in range(0, len(requests), batch_size):
             chunk = requests[first : first + batch_size]
             config = GenerationConfig(
@@ -68,15 +73,15 @@ class PlainWriter:
                 for position, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
                     at_limit = position + 1 == request.max_new_tokens
                     end = "stop" if token in stop_ids else "limit" if at_limit else None
-                    yield Written(first + offset, token, logprob, end)
+                    yield GeneratedToken(first + offset, token, logprob, end)
                     if end is not None:
                         break
 
 
 def _generate(
-    model: LanguageModel, requests: Sequence[Request], sampling: Sampling, config: GenerationConfig
+    model: LanguageModel, requests: Sequence[GenerationRequest], sampling: Sampling, config: GenerationConfig
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and their log-probabilities [B, T] after the prompts, which are padded on the left as `generate` needs."""
+    """Tokens and their log-probabilities [B, T]; prompts are left-padded, as `generate` requires."""
     module, sampler = model.module, _CounterSampler(model, requests, sampling)
     assert isinstance(module, GenerationMixin)
     width = max(len(request.prompt_ids) for request in requests)

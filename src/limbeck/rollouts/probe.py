@@ -1,9 +1,9 @@
-"""Does a fast way to write say what the model's own plain forward pass says? Asked once, when a model is loaded.
+"""Does a fast decoder agree with the model's own plain forward pass? Checked once, when a model is loaded.
 
-A few answers are written to prompts of unequal length, longer than the sliding window where the run can get there,
-with fewer slots than prompts, so that slots are refilled and moved. Every token's log-probability is then compared
-with that of a plain forward pass over each row alone, without padding, cache or explicit mask. The same comparison is
-made for the right-padded batches that training uses.
+A few answers are generated for prompts of different lengths, one longer than the sliding window if the run's sequences
+can be, in fewer slots than there are prompts, so that slots are refilled and moved. Each token's log-probability is
+compared with that of a plain forward pass over its row alone, without padding, cache or explicit mask. The right-padded
+batches of training are compared in the same way.
 
 Shapes  T = positions, H = hidden, N = completion tokens.
 """
@@ -11,98 +11,114 @@ Shapes  T = positions, H = hidden, N = completion tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
+import limbeck.rollouts.messages as messages
 from limbeck.compat import Renamed
 from limbeck.data.batch import collate
-from limbeck.errors import Refusal
 from limbeck.models.attention import Unsuitable, kinds_of
 from limbeck.models.language_model import LanguageModel
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.plain import PlainWriter
-from limbeck.rollouts.request import Completion, Request, Way
+from limbeck.rollouts.plain import TransformersGenerator
+from limbeck.rollouts.request import Completion, DecoderKind, GenerationRequest
 from limbeck.rollouts.sampling import Purpose, Sampling, stream_key
-from limbeck.rollouts.slots import Decoder, SlotDecoder, Writer
+from limbeck.rollouts.slots import BatchGenerator, Decoder, SlotDecoder
 
-__all__ = ["MakeDecoder", "WritingMethod", "choose_method"]
+__all__ = ["GenerationMethod", "MakeDecoder", "choose_method"]
 
 NUM_NEW_TOKENS = 8
-SHARED_TOKENS = 16  # ten prompts that begin with so many save more tokens than sharing asks for
+SHARED_TOKENS = 16  # with ten prompts, sharing a prefix of this length is worthwhile
 # Nats, for the worst token. Rounding gives about 1e-5 in float32; a wrong mask or position gives far more.
 TOLERANCE_NATS = {torch.float64: 1e-6, torch.float32: 1e-3}
 FAST_NATS = {torch.float64: 1e-6, torch.float32: 2e-4}
-# Nats, for the mean over the tokens of the worst row: single tokens of a deep bf16 model differ by more than a tenth
-# between two right ways to compute them.
+# Nats, for the mean over the tokens of the worst row: in a deep bf16 model two correct computations of one token can
+# differ by more than 0.1.
 TOLERANCE_HALF_NATS = 0.1
 
-MakeDecoder = Callable[[LanguageModel], Decoder | Writer]
+MakeDecoder = Callable[[LanguageModel], Decoder | BatchGenerator]
 
 
 @dataclass(frozen=True)
-class WritingMethod:
-    """How a model writes in this run, whether its rows may share what they begin with, and why.
+class GenerationMethod:
+    """How a model generates in this run.
 
-    `fallback` says why each faster way was left; empty where none was.
+    decoder     the fastest decoder whose log-probabilities agree with the model's own forward pass
+    share       whether the rows of a batch may share a common prefix: it is then computed once
+    gap_nats    how far the decoder's log-probabilities are from those of the forward pass
+    reason      why this decoder was chosen
+    fallback    why each faster decoder was rejected; empty if none was
     """
 
-    way: Way
+    decoder: DecoderKind
     share: bool
     gap_nats: float
     reason: str
     fallback: str = ""
 
+    def record(self) -> dict[str, str | float]:
+        """The method as the events of a run store it."""
+        fields = asdict(self)
+        return {"way": fields.pop("decoder"), **fields}
+
+    @classmethod
+    def recorded(cls, way: DecoderKind, share: bool, gap_nats: float, reason: str, fallback: str = "") -> Self:
+        """The method that `record` stored, from its fields."""
+        return cls(way, share, gap_nats, reason, fallback)
+
 
 @torch.no_grad()
 def choose_method(
-    model: LanguageModel, *, max_length: int, pad_id: int, fast: Mapping[Way, MakeDecoder] | None = None
-) -> WritingMethod:
-    """The first of the fast decoders, the general one and `generate` that agrees with the model's own forward pass.
+    model: LanguageModel, *, max_length: int, pad_id: int, fast: Mapping[DecoderKind, MakeDecoder] | None = None
+) -> GenerationMethod:
+    """The first decoder that agrees with the model's own forward pass: a fast one, the slots, or `generate`.
 
     Args:
-        model: the model that will write.
+        model: the model that will generate.
         max_length: the longest prompt plus answer of the run, in tokens.
         pad_id: an id for padding.
-        fast: decoders that were written for such a model, by name.
+        fast: decoders made for models of this shape, by name.
 
     Raises:
-        Refusal: none of them, or not even the padded training batch, agrees with the plain forward pass.
+        Refusal: no decoder agrees with the plain forward pass, or the padded training batch does not.
     """
     prompts = _probe_prompts(model, max_length)
     kind = model.module.config.model_type
-    makers: dict[Way, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": PlainWriter}
+    makers: dict[DecoderKind, MakeDecoder] = {**(fast or {}), "slots": SlotDecoder, "generate": TransformersGenerator}
     gaps: list[float] = []
-    troubles: list[str] = []
+    rejected: list[str] = []
     share: bool | None = None
-    for way, make in makers.items():
+    for decoder, make in makers.items():
         try:
-            completions = _write(model, prompts, pad_id, make)
+            completions = _generate(model, prompts, pad_id, make)
         except (Renamed, Unsuitable) as error:
-            troubles.append(f"{way}: {error}")
+            rejected.append(messages.decoder_unavailable(decoder=decoder, reason=str(error)))
             continue
         alone_N = _alone(model, prompts, completions)
         if share is None:
             share = _shares(model, prompts, completions, alone_N, pad_id)
-        written_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
-        gaps.append(_gap(model, written_N, alone_N, completions))
-        if gaps[-1] <= _tolerance(model, FAST_NATS if fast and way in fast else TOLERANCE_NATS):
-            reason = f"{kind}: {way} agrees with the plain forward pass"
-            return WritingMethod(way, share, gaps[-1], reason, "; ".join(troubles))
-        troubles.append(f"{way} disagrees with the plain forward pass by {gaps[-1]:.2g} nats")
-    tried = f"Writing with a key/value cache ({'; '.join(troubles)})"
-    raise _disagreement(model, tried, min(gaps, default=torch.inf))
+        generated_N = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
+        gaps.append(_gap(model, generated_N, alone_N, completions))
+        if gaps[-1] <= _tolerance(model, FAST_NATS if fast and decoder in fast else TOLERANCE_NATS):
+            reason = messages.decoder_agrees(architecture=kind, decoder=decoder)
+            return GenerationMethod(decoder, share, gaps[-1], reason, "; ".join(rejected))
+        rejected.append(messages.decoder_disagrees(decoder=decoder, gap_nats=gaps[-1]))
+    gap = min(gaps, default=torch.inf)
+    raise messages.no_decoder_agrees(model=model.name, architecture=kind, gap_nats=gap, attempts=rejected)
 
 
 def _shares(
     model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion], alone_N: Tensor, pad_id: int
 ) -> bool:
-    """Whether a batch that shares its beginnings gives what the plain forward pass gives; a plain batch has to."""
+    """Whether a batch that computes common prefixes once agrees with the plain forward pass; a plain batch must."""
     gap = _gap(model, _batched(model, prompts, completions, pad_id, share=False), alone_N, completions)
     if gap > _tolerance(model, TOLERANCE_NATS):
-        raise _disagreement(model, "A right-padded training batch", gap)
-    # a long beginning in common, and the same prompt several times
+        kind = model.module.config.model_type
+        raise messages.batches_disagree(model=model.name, architecture=kind, gap_nats=gap)
+    # a long common prefix, and the same prompt several times
     start = (*max(prompts, key=len), *prompts[0])[:SHARED_TOKENS]
     prompts = [start + prompt for prompt in prompts for _ in range(2)]
     completions = [completion for completion in completions for _ in range(2)]
@@ -114,23 +130,23 @@ def _shares(
 
 
 def _probe_prompts(model: LanguageModel, max_length: int) -> list[tuple[int, ...]]:
-    """Prompts of unequal length; one passes the sliding window if the run's longest sequence does."""
+    """Prompts of different lengths; one exceeds the sliding window if the run's longest sequence does."""
     window = kinds_of(model.module.config).window
-    room = max(max_length - NUM_NEW_TOKENS, 1)
+    longest = max(max_length - NUM_NEW_TOKENS, 1)
     lengths = [3, 17, 1, 40, 9]
     if window is not None:
         lengths.append(window + NUM_NEW_TOKENS)
     generator = torch.Generator().manual_seed(0)
     return [
-        tuple(torch.randint(model.head.num_real, (min(length, room),), generator=generator).tolist())
+        tuple(torch.randint(model.head.num_real, (min(length, longest),), generator=generator).tolist())
         for length in lengths
     ]
 
 
-def _write(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, make: MakeDecoder) -> list[Completion]:
+def _generate(model: LanguageModel, prompts: list[tuple[int, ...]], pad_id: int, make: MakeDecoder) -> list[Completion]:
     engine = Engine(model, stop_ids=(), pad_id=pad_id, num_slots=2, decoder=make(model))
     requests = [
-        Request(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
+        GenerationRequest(prompt, stream_key(0, Purpose.EVALUATION, 0, "0", number, 0), NUM_NEW_TOKENS - number % 3)
         for number, prompt in enumerate(prompts)
     ]
     return engine.generate(requests, Sampling())
@@ -157,7 +173,7 @@ def _batched(
 
 
 def _alone(model: LanguageModel, prompts: list[tuple[int, ...]], completions: list[Completion]) -> Tensor:
-    """Log-probabilities [N], a forward pass for each row, without padding, cache or mask."""
+    """Log-probabilities [N] from one forward pass per row, without padding, cache or mask."""
     parts: list[Tensor] = []
     for prompt, completion in zip(prompts, completions, strict=True):
         ids_1T = torch.tensor([[*prompt, *completion.ids]], device=model.device)
@@ -169,13 +185,3 @@ def _alone(model: LanguageModel, prompts: list[tuple[int, ...]], completions: li
 def _logprobs(model: LanguageModel, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
     logits_NV = model.head.logits(hidden_NH)
     return logits_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1) - logits_NV.logsumexp(dim=-1)
-
-
-def _disagreement(model: LanguageModel, what: str, gap_nats: float) -> Refusal:
-    return Refusal(
-        "rollouts.architecture",
-        given=f"{what} gives {model.name} ({model.module.config.model_type}) log-probabilities up to {gap_nats:.2g} "
-        "nats away from its own plain forward pass.",
-        needed="The text that the student writes must come from the distribution that is trained.",
-        fix="Use another architecture for this model.",
-    )

@@ -1,4 +1,4 @@
-"""What is asked of a writer and what it hands back; the same for the slots and for the plain way."""
+"""Requests for answers and the completions that a decoder returns."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import limbeck.rollouts.messages as messages
 from limbeck.data.prompt import Prompt
-from limbeck.errors import Diverged
 from limbeck.rollouts.sampling import Purpose, stream_key
 
-__all__ = ["Completion", "Request", "Way", "Written", "prompt_requests", "refuse_not_finite"]
+__all__ = [
+    "Completion",
+    "DecoderKind",
+    "GeneratedToken",
+    "GenerationRequest",
+    "prompt_requests",
+    "refuse_non_finite_logprob",
+]
 
-# Who computes the next token: the lean decoder, the general one, or transformers' own `generate`.
-Way = Literal["lean", "slots", "generate"]
+# What computes the next token: the lean decoder, the general one, or transformers' own `generate`.
+DecoderKind = Literal["lean", "slots", "generate"]
 
 
 @dataclass(frozen=True)
-class Request:
-    """One answer to write: the prompt's ids, the key of its random numbers (see `sampling`) and its longest length."""
+class GenerationRequest:
+    """One answer to generate: the prompt's ids, the key of its random numbers (see `sampling`) and its token limit."""
 
     prompt_ids: tuple[int, ...]
     key: int
@@ -28,8 +35,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Written:
-    """One token as it is written. `logprob` is in nats, under the model's own distribution at temperature 1."""
+class GeneratedToken:
+    """One generated token. `logprob` is in nats, under the model's own distribution at temperature 1."""
 
     request: int
     token: int
@@ -39,7 +46,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer; `ids` ends with the stop token unless the answer was cut off at its longest length."""
+    """A whole answer. `ids` ends with the stop token unless the answer was cut off at its token limit.
+
+    `logprobs` are in nats at temperature 1, one per token; empty if the answer was not generated in this run.
+    """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -58,27 +68,22 @@ def prompt_requests(
     purpose: Purpose = Purpose.EVALUATION,
     seed: int = 0,
     step: int = 0,
-) -> list[Request]:
-    """One request for each prompt, in order; a prompt that comes again is another sample, with other random numbers.
+) -> list[GenerationRequest]:
+    """One request per prompt, in order; a repeated prompt is another sample, with other random numbers.
 
-    The same seed and step give the same random numbers to every model and time.
+    The random numbers follow from seed, purpose and step alone: they are the same for every model.
     """
-    requests: list[Request] = []
-    num_asked: Counter[tuple[str, int]] = Counter()
+    requests: list[GenerationRequest] = []
+    num_samples: Counter[tuple[str, int]] = Counter()
     for prompt in prompts:
         identity = (prompt.content_hash, prompt.occurrence)
-        key = stream_key(seed, purpose, step, *identity, num_asked[identity])
-        requests.append(Request(prompt.ids, key, max_new_tokens))
-        num_asked[identity] += 1
+        key = stream_key(seed, purpose, step, *identity, num_samples[identity])
+        requests.append(GenerationRequest(prompt.ids, key, max_new_tokens))
+        num_samples[identity] += 1
     return requests
 
 
-def refuse_not_finite(logprob: float, name: str) -> None:
-    """Raises Diverged if a token could not be drawn because a logit is not a number."""
+def refuse_non_finite_logprob(logprob: float, name: str) -> None:
+    """Raises Diverged if no token could be sampled because a logit of the model `name` is not finite."""
     if not math.isfinite(logprob):
-        raise Diverged(
-            "rollouts.not-finite",
-            given=f"The logits of {name} are not finite numbers while it writes.",
-            needed="No token can be drawn from them: a weight is infinite or not a number.",
-            fix="Go back to the last checkpoint, and lower the learning rate if this model was being trained.",
-        )
+        raise messages.logits_not_finite(model=name)

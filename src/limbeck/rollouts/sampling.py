@@ -1,10 +1,10 @@
-"""Counter-based sampling: a token is a function of its counters and of the logits, of nothing else.
+"""Counter-based sampling: a token is a function of its counters and of the logits alone.
 
     u     = hash(run seed, purpose, step, prompt, occurrence, sample, position)      in [0, 1)
     token = the first id whose cumulative probability exceeds u                      inverse CDF, float64
 
-No generator state exists, so what a prompt's answer becomes does not depend on the batch it shares, on the
-number of slots or on what was drawn before. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014),
+There is no generator state, so an answer does not depend on the other rows of its batch, on the number of slots or on
+what was sampled before. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014),
 applied once per counter.
 
 Shapes  S = slots (rows that are sampled together), V = vocabulary.
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limbeck.errors import RecipeError
+import limbeck.rollouts.messages as messages
 
 __all__ = ["Purpose", "Sampling", "draw_tokens", "sample_tokens", "stream_key", "uniform"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
-# Ids in a block of the two-stage inverse CDF: about the root of a vocabulary.
+# Ids per block of the two-stage inverse CDF: about the square root of a vocabulary's size.
 CDF_BLOCK = 256
 
 
@@ -43,7 +43,10 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `temperature` 0 takes the likeliest token; `top_k` 0 and `top_p` 1 keep every token."""
+    """How tokens are sampled. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token.
+
+    Raises RecipeError for values out of range.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -51,12 +54,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < inf or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise RecipeError(
-                "sampling.range",
-                given=f"sampling is temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}.",
-                needed="temperature must be 0 or more, top_p above 0 and at most 1, top_k 0 (off) or more.",
-                fix="Leave the setting out to get 1.0, 1.0 and 0: the student's own distribution, untouched.",
-            )
+            raise messages.sampling_out_of_range(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -74,11 +72,11 @@ def stream_key(seed: int, purpose: Purpose, step: int, content_hash: str, occurr
 
     Args:
         seed: the run's seed.
-        purpose: what the answer is for.
-        step: the optimizer step (0 where there is none).
+        purpose: what the answer is used for.
+        step: the optimizer step, 0 outside of training.
         content_hash: hexadecimal hash of the prompt's token ids.
-        occurrence: how many earlier prompts have the same ids.
-        sample: the number of this answer among the answers to its prompt.
+        occurrence: the number of earlier prompts with the same ids.
+        sample: the index of this answer among the answers to its prompt.
     """
     key = 0
     for counter in (seed, int(purpose), step, int(content_hash[:16], 16), occurrence, sample):
@@ -92,11 +90,11 @@ def uniform(key: int, position: int) -> float:
 
 
 def draw_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Draw one token per row, as `sample_tokens` does, and say how likely the model itself thinks it.
+    """Sample one token per row, as `sample_tokens` does, and return its log-probability under the model.
 
     Returns:
-        (ids_S, logprobs_S): int64, and nats under the distribution at temperature 1 with every token in it; NaN where
-        a logit is not a finite number, since then nothing can be drawn.
+        (ids_S, logprobs_S): int64; and nats at temperature 1 over the whole vocabulary, NaN where a logit is not
+        finite, since no token can be sampled from such a row.
     """
     plain = sampling.temperature == 1 and sampling.top_p == 1 and not 0 < sampling.top_k < logits_SV.shape[-1]
     if not plain:
@@ -113,11 +111,11 @@ def _chosen(logits_SV: Tensor, ids_S: Tensor) -> Tensor:
 
 
 def _inverse_cdf(weights_SV: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
-    """`sample_tokens` from weights, in two stages: find the block of ids, then the id within it.
+    """`sample_tokens` from weights, in two stages: find the block of ids, then the id within the block.
 
-    Cumulative sums are float64, of blocks and then of one block a row, so the vocabulary is passed over once. A block's
-    own sum has the weights' precision, which moves a block's edge by as little as the weights are off themselves.
-    Returns ids and the totals, float64.
+    Cumulative sums are float64, over the blocks and then within one block per row, so the vocabulary is read once. The
+    sum of a block has the weights' precision, which moves its edge by no more than their rounding. Returns ids [S] and
+    the totals [S], float64.
     """
     num_rows, num_vocabulary = weights_SV.shape
     num_blocks = -(-num_vocabulary // CDF_BLOCK)
@@ -128,7 +126,7 @@ def _inverse_cdf(weights_SV: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor
     totals_S1 = cumulative_SN[:, -1:].contiguous()
     target_S1 = uniforms_S.to(cumulative_SN).unsqueeze(1) * totals_S1
     block_S1 = torch.searchsorted(cumulative_SN, target_S1, right=True)
-    # u < 1 keeps the target below the total except for one rounding: then the last possible id is meant
+    # u < 1 keeps the target below the total except for rounding; then take the last id of positive weight
     block_S1 = torch.minimum(block_S1, torch.searchsorted(cumulative_SN, totals_S1)).clamp_(max=num_blocks - 1)
     before_S1 = functional.pad(cumulative_SN, (1, 0)).gather(1, block_S1)
     rows_S = torch.arange(num_rows, device=weights_SV.device)
@@ -140,20 +138,20 @@ def _inverse_cdf(weights_SV: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor
 
 
 def sample_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> Tensor:
-    """Draw one token per row by inverse CDF in float64.
+    """Sample one token per row by inverse CDF in float64.
 
     Args:
-        logits_SV: any float dtype; already cut to the ids that may be sampled.
+        logits_SV: any float dtype; cut to the ids that may be sampled.
         uniforms_S: float64 in [0, 1), one per row.
         sampling: temperature, top-k and top-p, applied in this order.
 
     Returns:
-        ids_S, int64. Ids are accumulated in their own order, so two logits that differ by rounding give the same
-        token unless the uniform falls between them.
+        ids_S, int64. Probabilities are summed in the order of the ids, so logits that differ by rounding give the same
+        token unless the uniform falls between their cumulative sums.
     """
     if sampling.temperature == 0:
         return logits_SV.argmax(dim=-1)
-    # the largest becomes 0 first, which no temperature however small turns into infinity
+    # shift the largest to 0 first, so that no temperature, however small, gives infinity
     scaled_SV = (logits_SV.double() - logits_SV.amax(dim=-1, keepdim=True).double()) / sampling.temperature
     if 0 < sampling.top_k < scaled_SV.shape[-1]:
         threshold_S1 = scaled_SV.topk(sampling.top_k, dim=-1).values[:, -1:]
@@ -164,13 +162,13 @@ def sample_tokens(logits_SV: Tensor, uniforms_S: Tensor, sampling: Sampling) -> 
     cumulative_SV = weights_SV.cumsum(dim=-1)
     target_S1 = uniforms_S.to(cumulative_SV).unsqueeze(1) * cumulative_SV[:, -1:]
     ids_S = torch.searchsorted(cumulative_SV, target_S1, right=True).squeeze(1)
-    # u < 1 keeps the target below the total except for one rounding: then the last possible id is meant
+    # u < 1 keeps the target below the total except for rounding; then take the last id of positive weight
     last_S = torch.searchsorted(cumulative_SV, cumulative_SV[:, -1:].contiguous()).squeeze(1)
     return torch.minimum(ids_S, last_S)
 
 
 def _keep_nucleus(weights_SV: Tensor, top_p: float) -> Tensor:
-    """Zero all but the likeliest tokens that together reach `top_p` (Holtzman et al. 2020)."""
+    """Set to 0 all but the most likely tokens that together reach `top_p` (Holtzman et al. 2020)."""
     sorted_SV, order_SV = weights_SV.sort(dim=-1, descending=True, stable=True)
     before_SV = sorted_SV.cumsum(dim=-1) - sorted_SV
     sorted_SV = sorted_SV.masked_fill(before_SV >= top_p * weights_SV.sum(dim=-1, keepdim=True), 0.0)

@@ -1,9 +1,9 @@
-"""The general decoder: any model of transformers that attends by explicit masks, over one static key/value cache.
+"""The general decoder: any transformers model that takes explicit attention masks, over one static key/value cache.
 
-transformers' caches assume that every row of a batch has the same length (or is padded on the left). Here each row
-has its own: a pass writes its tokens at their positions in their rows and attends to what the row holds so far. Masks
-and positions are always given explicitly, so nothing is inferred from the cache, and a sliding window is a mask like
-any other (every layer keeps all positions).
+The caches of transformers assume that all rows of a batch have the same length or are left-padded. Here each row has
+its own length: a pass stores the keys and values of its tokens at their positions and attends to what their rows hold.
+Masks and positions are always explicit, so nothing is inferred from the cache, and a sliding window is just another
+mask (every layer keeps all positions).
 
 Shapes  S = rows of the cache, B = rows of a pass, T = positions, K = key positions, D = head size, G = key/value heads,
         H = hidden, V = vocabulary.
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from limbeck.models.attention import ExplicitCache, attention_mask, kinds_of
 from limbeck.models.language_model import LanguageModel
-from limbeck.rollouts.request import Request, Written
+from limbeck.rollouts.request import GeneratedToken, GenerationRequest
 from limbeck.rollouts.sampling import Sampling
 
-__all__ = ["Decoder", "SlotDecoder", "Writer"]
+__all__ = ["BatchGenerator", "Decoder", "SlotDecoder"]
 
 
 class Decoder(Protocol):
-    """What the engine asks of a model's forward pass over the rows of a static cache; see `SlotDecoder`."""
+    """A model's forward pass over the rows of a static cache, as the engine needs it; see `SlotDecoder`."""
 
     def prepare(self, num_rows: int, max_length: int) -> None: ...
 
@@ -40,16 +40,21 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
-class Writer(Protocol):
-    """What writes answers by itself, in fixed batches; see `plain.PlainWriter`."""
+class BatchGenerator(Protocol):
+    """Generates whole batches without the engine's slots; see `plain.TransformersGenerator`."""
 
-    def write(
-        self, requests: Sequence[Request], sampling: Sampling, stop_ids: frozenset[int], pad_id: int, batch_size: int
-    ) -> Iterator[Written]: ...
+    def stream(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        batch_size: int,
+    ) -> Iterator[GeneratedToken]: ...
 
 
 class SlotDecoder:
-    """Reads prompts and writes tokens into the rows of a cache of its own, by the model's own forward pass."""
+    """Runs the model's own forward pass over the rows of a cache that it owns."""
 
     def __init__(self, model: LanguageModel) -> None:
         model.require_positions()
@@ -58,20 +63,22 @@ class SlotDecoder:
         self._cache = _SlotCache(0, 0)
 
     def prepare(self, num_rows: int, max_length: int) -> None:
-        """Take the model's weights as they are now, and have room for so many rows of so many positions."""
+        """Take the model's current weights and allocate at least `num_rows` rows of `max_length` positions."""
         if self._cache.num_rows < num_rows or self._cache.max_length < max_length:
             self._cache = _SlotCache(num_rows, max_length)
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor, first_row: int, num_keys: int) -> Tensor:
-        """Read tokens into the rows from `first_row` on; each sees the first `num_keys` positions of its row up to its
-        own. Hidden states [B, T, H]."""
+        """Hidden states [B, T, H] of tokens that are added to the rows from `first_row` on.
+
+        Each token attends to the positions of its row up to its own; all are among the first `num_keys`.
+        """
         keys_1K = torch.arange(num_keys, device=ids_BT.device).unsqueeze(0)
         mask = attention_mask(positions_BT, keys_1K, self._model.dtype, self._layers)
         self._cache.place(positions_BT, first_row, num_keys)
         return self._model.hidden(ids_BT, positions_BT, mask, cache=self._cache)
 
     def copy(self, source: int, first_row: int, num_rows: int, num_positions: int) -> None:
-        """Copy the first positions of one row to others."""
+        """Copy the first `num_positions` positions of one row to `num_rows` others."""
         for stored in (*self._cache.keys, *self._cache.values):
             stored[first_row : first_row + num_rows, :, :num_positions] = stored[source, :, :num_positions]
 
@@ -80,11 +87,11 @@ class SlotDecoder:
         return self._model.head.logits(hidden_BH)
 
     def release(self) -> None:
-        """The answers are written; here the weights are the model's own, and nothing is to give back."""
+        """Nothing to release: this decoder holds no copy of the weights."""
 
 
 class _SlotCache(ExplicitCache):
-    """Keys and values of all rows [S, G, T, D], a tensor for each layer; `place` says where the next pass goes."""
+    """Keys and values of all rows [S, G, T, D], one tensor per layer; `place` sets the positions of the next pass."""
 
     def __init__(self, num_rows: int, max_length: int) -> None:
         super().__init__()
@@ -102,7 +109,7 @@ class _SlotCache(ExplicitCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Called by every attention layer with its new keys and values [B, G, T, D]; returns those to attend to."""
+        """Called by each attention layer with new keys and values [B, G, T, D]; returns those to attend to."""
         if layer_idx == len(self.keys):
             shape = (self.num_rows, key_states.shape[1], self.max_length)
             self.keys.append(key_states.new_zeros(*shape, key_states.shape[3]))

@@ -1,1 +1,1 @@
-"""The ways to train, the step of each in a file of its own, and the loop that takes these steps (`loop`)."""
+"""Training routes: the step of each in a file of its own, and the loop that takes the steps."""

@@ -1,4 +1,4 @@
-"""The ways to train, the step of each in a file of its own, and the loop that takes these steps."""
+"""The training loop: which step of which route comes next."""
 
 from __future__ import annotations
 
@@ -12,46 +12,53 @@ from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import PromptOrder
 from limbeck.training.state import StepRecord, TrainState
 
-__all__ = ["Lesson", "train"]
+__all__ = ["TrainingData", "training_steps"]
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What a run learns from: prompts to practise on, a teacher that scores, answers to learn, people's own answers.
+class TrainingData:
+    """What a run trains on.
 
-    `targets` are the teacher's answers, on the supervised route those of the prompts' own rows.
+    prompts       prompts that the student answers on-policy
+    teacher       scores answers; None where training needs text alone
+    targets       answers of the teacher or, on the supervised route, the reference answers of the rows
+    own_answers   human-written answers that are mixed into every step
     """
 
     prompts: tuple[Prompt, ...]
     teacher: Teacher | None = None
     targets: Targets | None = None
-    own: Targets | None = None
+    own_answers: Targets | None = None
 
 
-def train(state: TrainState, lesson: Lesson, recipe: Recipe) -> Iterator[StepRecord]:
-    """Step until the recipe's last step. Whoever saves between two records saves a finished step.
+def training_steps(state: TrainState, data: TrainingData, recipe: Recipe) -> Iterator[StepRecord]:
+    """Take the steps from `state.step` to the recipe's last one; yields a record after each.
 
-    Without a teacher that scores, a step learns the text of the targets. With one, it reads them off-policy and in a
-    warm-up; else the student practises, on all prompts of the step or on a share, and the others are read.
+    Between two records the state is that of a finished step, so a checkpoint may be saved there.
+
+        no teacher that scores        cross-entropy on the targets
+        off-policy, warm-up           divergence on the teacher's answers
+        on-policy                     divergence on the student's answers; with `on_policy_share` below 1 the rest of a
+                                      step's answers are the teacher's
     """
-    num, teacher = recipe.prompts_per_step, lesson.teacher
-    order = PromptOrder(lesson.prompts, recipe.seed)
-    read = supervised.reader_of(lesson.targets, recipe)
-    read_own = supervised.reader_of(lesson.own, recipe)
+    num, teacher = recipe.prompts_per_step, data.teacher
+    order = PromptOrder(data.prompts, recipe.seed)
+    targets_of = supervised.answers_by_step(data.targets, recipe)
+    own_answers_of = supervised.answers_by_step(data.own_answers, recipe)
     num_warmup = 0 if recipe.warmup is None else recipe.warmup.steps
-    num_practised = max(1, round(recipe.on_policy_share * num))
+    num_on_policy = max(1, round(recipe.on_policy_share * num))
     while state.step < recipe.steps:
-        own = read_own(state.step, num)
+        own = own_answers_of(state.step, num)
         if teacher is None:
-            record = supervised.step(state, read(state.step, num), recipe, own=own)
+            record = supervised.step(state, targets_of(state.step, num), recipe, own_answers=own)
         elif recipe.route == "off-policy":
-            text, objective = read(state.step, num), off_policy.objective_of(recipe)
-            record = off_policy.step(state, teacher, text, objective, recipe, own=own)
+            answers, objective = targets_of(state.step, num), off_policy.objective_of(recipe)
+            record = off_policy.step(state, teacher, answers, objective, recipe, own_answers=own)
         elif state.step < num_warmup:
-            text, objective = read(state.step, num), on_policy.warmup_objective(recipe)
-            record = off_policy.step(state, teacher, text, objective, recipe, own=own)
+            answers, objective = targets_of(state.step, num), on_policy.warmup_objective(recipe)
+            record = off_policy.step(state, teacher, answers, objective, recipe, own_answers=own)
         else:
-            practised, text = order.of_step(state.step, num_practised), read(state.step, num - num_practised)
-            record = on_policy.step(state, teacher, practised, recipe, read=text, own=own)
+            prompts, mixed = order.of_step(state.step, num_on_policy), targets_of(state.step, num - num_on_policy)
+            record = on_policy.step(state, teacher, prompts, recipe, teacher_answers=mixed, own_answers=own)
         state.step += 1
         yield record

@@ -1,16 +1,16 @@
-"""Off-policy distillation: the teacher has written answers, once; the student learns from them.
+"""Off-policy distillation: the teacher has generated answers before training, and the student is trained on them.
 
     cross_entropy   sum over answer tokens of -log student(token)          / answer tokens of the whole step
     any other       sum over answer tokens of D(student, teacher)          / answer tokens of the whole step
 
-in nats per token. The first needs the teacher's text alone, so teacher and student may be of different families, and
-the teacher may be an interface: it is the supervised route on what the teacher wrote (Kim and Rush 2016). The second
-reads the whole distribution of a teacher with the same vocabulary at each token of its own text, soft targets among
-them (Hinton et al. 2015).
+in nats per token. Cross-entropy needs nothing but the teacher's text, so the two models may be of different families
+and the teacher may be a hosted API: that is the supervised route on generated answers (sequence-level distillation, Kim
+and Rush 2016) and runs in `supervised.step`. The step here is for the divergences, soft targets among them (Hinton et
+al. 2015): a teacher with the same vocabulary scores every token of its own text.
 
 Run it with `limbeck train RECIPE` and `route: off-policy`.
 
-Shapes  N = answer tokens of a micro-batch, H = hidden.
+Shapes  N = answer tokens of a micro-batch, H = hidden size.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from __future__ import annotations
 import torch
 
 from limbeck.objectives.divergence import Objective
-from limbeck.objectives.fused import Readings, fused_with_readings
+from limbeck.objectives.fused import TokenStatistics, fused_with_statistics
+from limbeck.objectives.messages import describe_cross_entropy
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.recipe import Recipe
-from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, update
+from limbeck.routes.supervised import NO_ANSWERS, AnswerSet, accumulate_cross_entropy, update_weights
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
@@ -32,19 +33,36 @@ __all__ = ["describe_objective", "objective_of", "step"]
 
 
 def step(
-    state: TrainState, teacher: Teacher, text: Text, objective: Objective, recipe: Recipe, *, own: Text = NOTHING
+    state: TrainState,
+    teacher: Teacher,
+    answers: AnswerSet,
+    objective: Objective,
+    recipe: Recipe,
+    *,
+    own_answers: AnswerSet = NO_ANSWERS,
 ) -> StepRecord:
-    """Let the teacher read its own answers to some prompts, and learn from what it says of each token."""
+    """One optimizer step on the teacher's distributions over its own answers.
+
+    Args:
+        state: the student and its optimizer; changed in place, except for the step counter.
+        teacher: gives its distribution at every answer position.
+        answers: what the teacher generated before training.
+        objective: which divergence (a warm-up has another one than the rest of its run).
+        recipe: the settings.
+        own_answers: human-written answers that add a weighted cross-entropy.
+
+    Raises:
+        Diverged: the loss or the gradient norm is not finite; the weights are unchanged.
+    """
     student, clock = state.student, state.clock()
-    prompts, answers, _ = text
-    readings: list[tuple[MicroBatch, Readings]] = []
+    stats: list[tuple[MicroBatch, TokenStatistics]] = []
     # -------------------------------------------------------------------------------------- one training step
-    num_tokens = count_tokens(text, own)  # of the whole step, before anything is weighted
-    for batch in state.micro_batches(prompts, answers, recipe.micro_batch_tokens):
-        with clock.phase("reading"):
-            signal = teacher.score(batch.tokens)
-        with clock.phase("updating"):
-            loss, reading = fused_with_readings(
+    num_tokens = answers.num_tokens + own_answers.num_tokens  # of the whole step: the divisor of every micro-batch
+    for batch in state.micro_batches(answers.prompts, answers.completions, recipe.micro_batch_tokens):
+        with clock.phase("scoring"):
+            signal = teacher.score(batch.tokens)  # no gradient
+        with clock.phase("update"):
+            loss, batch_stats = fused_with_statistics(
                 student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,
@@ -54,18 +72,18 @@ def step(
                 token_ids_N=batch.tokens.targets_N,
                 chunk_tokens=recipe.chunk_tokens,
             )
-            refuse_non_finite_loss(loss, reading, batch, prompts, state)
+            refuse_non_finite_loss(loss, batch_stats, batch, answers.prompts, state)
             loss.backward()
-        readings.append((batch, reading))
-    own_readings = learn_text(state, own, num_tokens, recipe, clock)
-    grad_norm = update(state, prompts, recipe, clock)
+        stats.append((batch, batch_stats))
+    own_stats = accumulate_cross_entropy(state, own_answers, num_tokens, recipe, clock)
+    grad_norm = update_weights(state, answers.prompts, recipe, clock)  # clip, schedule, AdamW
     # -------------------------------------------------------------------------------------- end of the step
-    return make_record(state, recipe, clock, prompts, answers, readings, grad_norm, own=own_readings)
+    return make_record(state, recipe, clock, answers, stats, grad_norm, own_stats=own_stats)
 
 
 def objective_of(recipe: Recipe) -> Objective:
-    """The recipe's divergence, as the numbers that define it."""
-    assert recipe.objective != "cross_entropy", "a text alone has no distribution to compare"
+    """The divergence that the recipe's settings define."""
+    assert recipe.objective != "cross_entropy", "cross-entropy compares no distributions"
     return Objective(
         kind=recipe.objective,
         beta=recipe.beta,
@@ -76,7 +94,5 @@ def objective_of(recipe: Recipe) -> Objective:
 
 
 def describe_objective(recipe: Recipe) -> str:
-    """One line for people."""
-    if recipe.objective == "cross_entropy":
-        return "cross-entropy -log student(token) of given answers, nats per token"
-    return objective_of(recipe).describe()
+    """The objective in one line, with its formula and unit."""
+    return describe_cross_entropy() if recipe.objective == "cross_entropy" else objective_of(recipe).describe()

@@ -1,16 +1,19 @@
-"""On-policy distillation: the student writes, the teacher reads what it wrote, a divergence pulls them together.
+"""On-policy distillation: the student generates answers, the teacher scores them, a divergence trains the student.
 
     loss = sum over completion tokens of D(student, teacher) / completion tokens of the whole step      [nats per token]
 
-Source: Agarwal et al. 2024 (GKD), equation 4 with lambda = 1; the sampled text is data, nothing is differentiated
-through the sampling. Their mixture with the teacher's text is `on_policy_share`, off by default; a `warmup` of
-off-policy steps may come first, and people's `own_answers` beside it all, the only text with a cross-entropy. Left
-out: value functions, importance ratios (there is exactly one update per answer, so the student that wrote is the
-student that trains).
+D compares the next-token distributions of the two models at each position of the student's own answers. Source:
+Agarwal et al. 2024 (GKD, arXiv 2306.13649), equation 4 with lambda = 1. The sampled tokens are data: no gradient flows
+through the sampling. GKD's mixture with answers of the teacher is `on_policy_share` (1, no mixture, by default);
+off-policy steps may come first (`warmup`), and human-written answers may be mixed in (`own_answers`, the only term with
+a cross-entropy).
 
-Run it with `limbeck train RECIPE`; the same step without this package's rooms is examples/minimal_loop.py.
+Left out: value functions, advantages and importance ratios. Every answer is used for exactly one update, so the student
+that generates is the student that trains.
 
-Shapes  N = completion tokens of a micro-batch, H = hidden.
+Run it with `limbeck train RECIPE`. examples/minimal_loop.py has the same step without the modules of this package.
+
+Shapes  N = completion tokens of a micro-batch, H = hidden size.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ import torch
 
 from limbeck.data.prompt import Prompt
 from limbeck.objectives.divergence import Objective
-from limbeck.objectives.fused import Readings, fused_with_readings
+from limbeck.objectives.fused import TokenStatistics, fused_with_statistics
 from limbeck.objectives.reduce import token_weights
 from limbeck.recipe.recipe import Recipe
-from limbeck.rollouts.request import Request, prompt_requests
+from limbeck.rollouts.request import GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.routes.off_policy import objective_of
-from limbeck.routes.supervised import NOTHING, Text, count_tokens, learn_text, update
+from limbeck.routes.supervised import NO_ANSWERS, AnswerSet, accumulate_cross_entropy, update_weights
 from limbeck.teachers.signal import Teacher
 from limbeck.training.batches import MicroBatch
 from limbeck.training.health import refuse_non_finite_loss
@@ -43,28 +46,37 @@ def step(
     prompts: Sequence[Prompt],
     recipe: Recipe,
     *,
-    read: Text = NOTHING,
-    own: Text = NOTHING,
+    teacher_answers: AnswerSet = NO_ANSWERS,
+    own_answers: AnswerSet = NO_ANSWERS,
 ) -> StepRecord:
-    """Let the student practise on `prompts` once and learn from what the teacher says of it.
+    """One optimizer step on the student's own answers to `prompts`.
 
-    `read` is text that the teacher wrote, which it says as much of; `own` are people's answers.
+    Args:
+        state: the student, its optimizer and its engine; changed in place, except for the step counter.
+        teacher: gives its distribution at every completion position.
+        prompts: each is answered `answers_per_prompt` times.
+        recipe: the settings.
+        teacher_answers: answers of the teacher that the same divergence is computed on (`on_policy_share`).
+        own_answers: human-written answers that add a weighted cross-entropy (`own_answers`).
+
+    Raises:
+        Diverged: the loss or the gradient norm is not finite; the weights are unchanged.
     """
     student, clock = state.student, state.clock()
     objective, limit = objective_of(recipe), practice_limit_at(state.step, recipe)
-    readings: list[tuple[MicroBatch, Readings]] = []
+    stats: list[tuple[MicroBatch, TokenStatistics]] = []
     # -------------------------------------------------------------------------------------- one training step
-    with clock.phase("writing"):
-        asked = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
-        answers = state.engine.generate(practice_requests(asked, state.step, recipe), sampling_of(recipe))
-    state.practised = asked, answers
-    asked, answers = [*asked, *read[0]], [*answers, *read[1]]
-    num_tokens = count_tokens((asked, answers, 1.0), own)  # of the whole step, before anything is weighted
-    for batch in state.micro_batches(asked, answers, recipe.micro_batch_tokens):
-        with clock.phase("reading"):
-            signal = teacher.score(batch.tokens)
-        with clock.phase("updating"):
-            loss, reading = fused_with_readings(
+    with clock.phase("generation"):
+        prompts = [prompt for prompt in prompts for _ in range(recipe.answers_per_prompt)]
+        completions = state.engine.generate(practice_requests(prompts, state.step, recipe), sampling_of(recipe))
+    state.rollouts = AnswerSet(prompts, completions)
+    answers = AnswerSet([*prompts, *teacher_answers.prompts], [*completions, *teacher_answers.completions])
+    num_tokens = answers.num_tokens + own_answers.num_tokens  # of the whole step: the divisor of every micro-batch
+    for batch in state.micro_batches(answers.prompts, answers.completions, recipe.micro_batch_tokens):
+        with clock.phase("scoring"):
+            signal = teacher.score(batch.tokens)  # no gradient
+        with clock.phase("update"):
+            loss, batch_stats = fused_with_statistics(
                 student.completion_hidden(batch.tokens),
                 student.head,
                 signal.hidden_NH,
@@ -74,28 +86,27 @@ def step(
                 token_ids_N=batch.tokens.targets_N,
                 chunk_tokens=recipe.chunk_tokens,
             )
-            refuse_non_finite_loss(loss, reading, batch, asked, state)
+            refuse_non_finite_loss(loss, batch_stats, batch, answers.prompts, state)
             loss.backward()
-        readings.append((batch, reading))
-    own_readings = learn_text(state, own, num_tokens, recipe, clock)
-    grad_norm = update(state, asked, recipe, clock)  # clip, step, schedule
+        stats.append((batch, batch_stats))
+    own_stats = accumulate_cross_entropy(state, own_answers, num_tokens, recipe, clock)
+    grad_norm = update_weights(state, answers.prompts, recipe, clock)  # clip, schedule, AdamW
     # -------------------------------------------------------------------------------------- end of the step
-    return make_record(
-        state, recipe, clock, asked, answers, readings, grad_norm, practice_limit=limit, own=own_readings
-    )
+    return make_record(state, recipe, clock, answers, stats, grad_norm, practice_limit=limit, own_stats=own_stats)
 
 
 def warmup_objective(recipe: Recipe) -> Objective:
-    """The forward KL: the one end that also teaches tokens which the student thinks impossible."""
+    """Forward KL: the end of the range that also trains tokens to which the student gives no probability."""
     return Objective(beta=0.0, temperature=recipe.temperature)
 
 
 def sampling_of(recipe: Recipe) -> Sampling:
+    """How practice answers are sampled."""
     return Sampling(recipe.sampling.temperature, recipe.sampling.top_p, recipe.sampling.top_k)
 
 
 def practice_limit_at(step: int, recipe: Recipe) -> int:
-    """The longest practice answer of a step, in tokens: constant, or growing linearly to `max_practice_tokens`."""
+    """The token limit of a step's practice answers: constant, or growing linearly to `max_practice_tokens`."""
     growth = recipe.practice_growth
     if growth is None:
         return recipe.max_practice_tokens
@@ -103,7 +114,7 @@ def practice_limit_at(step: int, recipe: Recipe) -> int:
     return max(1, round(recipe.max_practice_tokens * (growth.start + (1 - growth.start) * progress)))
 
 
-def practice_requests(asked: Sequence[Prompt], step: int, recipe: Recipe) -> list[Request]:
-    """A request for each prompt; one that is asked several times gets other random numbers each time."""
+def practice_requests(prompts: Sequence[Prompt], step: int, recipe: Recipe) -> list[GenerationRequest]:
+    """One request per prompt; each occurrence of the same prompt samples with other random numbers."""
     limit = practice_limit_at(step, recipe)
-    return prompt_requests(asked, limit, purpose=Purpose.TRAINING, seed=recipe.seed, step=step)
+    return prompt_requests(prompts, limit, purpose=Purpose.TRAINING, seed=recipe.seed, step=step)

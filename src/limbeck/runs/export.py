@@ -1,4 +1,4 @@
-"""The result of a finished run, copied to where it is used."""
+"""Export of the final model of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from limbeck.errors import UsageError
+from limbeck.runs import messages
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 
@@ -16,30 +16,21 @@ ExportForm = Literal["merged", "adapter"]
 
 
 def export_run(run: Run, form: ExportForm, folder: Path) -> Path:
-    """Copy a run's model (`merged`: transformers loads it as it is) or its adapter, in peft's format, to `folder`.
+    """Copy a run's model (`merged`, loadable by transformers) or its adapter (in peft's format) to `folder`.
 
-    Tokenizer, chat template and stop ids come along with both.
+    Both include tokenizer, chat template and stop ids.
 
     Raises:
-        UsageError: the run has no such result, or the folder is taken.
-        Stopped: the disk does not take it.
+        UsageError: the run has no such result, or the folder exists.
+        Stopped: writing failed.
     """
     source = run.model_path if form == "merged" else run.adapter_path
     if not source.is_dir():
-        whole = run.model_path.is_dir()
-        raise UsageError(
-            "export.nothing",
-            given=f"{run.name} {'trained all weights and has no adapter' if whole else 'has no model yet'}.",
-            needed="A run writes its model at its end, and its adapter where its recipe says lora.",
-            fix="Use --to merged." if whole else f"limbeck resume {run.path} goes on to the end.",
-        )
+        if run.model_path.is_dir():
+            raise messages.no_adapter(name=run.name)
+        raise messages.no_model_yet(name=run.name, path=run.path)
     if folder.exists():
-        raise UsageError(
-            "export.exists",
-            given=f"{folder} exists.",
-            needed="An export never writes over what is there.",
-            fix="Name another folder with --output, or remove that one.",
-        )
+        raise messages.export_exists(folder=folder)
     beside = folder.with_name(f".{folder.name}-unfinished")
     try:
         shutil.rmtree(beside, ignore_errors=True)

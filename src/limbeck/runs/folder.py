@@ -1,4 +1,4 @@
-"""What a run and an evaluation have in common: a named folder of a workspace, with one writer and sets of answers."""
+"""What runs and evaluations have in common: a named folder in a workspace, with one writer and sets of answers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from limbeck.errors import UsageError
 from limbeck.names import check_name, inside, is_name, new_run_name
+from limbeck.runs import messages
 from limbeck.runs.lines import event_line, iterate_lines, write_failed, write_text
 from limbeck.runs.lock import RunLock
 
@@ -16,10 +16,10 @@ __all__ = ["LockedFolder"]
 
 
 class LockedFolder:
-    """A folder of its kind. Reading needs nothing; writing needs the lock, which `with folder:` holds."""
+    """A run or an evaluation. Reading needs no lock; writing needs the lock, which `with folder:` holds."""
 
     kind: ClassVar[Literal["run", "evaluation"]]
-    marker: ClassVar[str]  # a folder that holds a file of this name is one
+    marker: ClassVar[str]  # a folder with a file of this name is of this kind
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,14 +28,14 @@ class LockedFolder:
 
     @classmethod
     def home(cls, workspace: Path) -> Path:
-        """Where the folders of this kind lie in a workspace."""
+        """The folder of a workspace that contains the folders of this kind."""
         return inside(workspace, f"{cls.kind}s")
 
     @classmethod
     def create(cls, workspace: Path, name: str | None) -> Self:
         """A new folder in a workspace, named `name` or with a name like calm-otter-17.
 
-        Raises UsageError for a name that is taken or is none, Stopped if the disk does not take the folder.
+        Raises UsageError for a name that is taken or invalid, Stopped if writing failed.
         """
         home = cls.home(workspace)
         try:
@@ -44,13 +44,9 @@ class LockedFolder:
             path = inside(workspace, home / (new_run_name(taken) if name is None else check_name(name, what=cls.kind)))
             try:
                 path.mkdir(mode=0o700)
-            except FileExistsError as error:  # of an earlier start, or of one at this moment
-                raise UsageError(
-                    f"{cls.kind}.exists",
-                    given=f"The {cls.kind} {path.name} exists in {home}.",
-                    needed="A new one gets a folder of its own, so that it cannot mix with an older one.",
-                    fix="Choose another name, or leave the name out and get a new one.",
-                ) from error
+            except FileExistsError as error:  # from an earlier start, or from a process that starts at the same time
+                exists = messages.run_exists if cls.kind == "run" else messages.evaluation_exists
+                raise exists(name=path.name, folder=home) from error
             (path / "answers").mkdir()
         except OSError as error:
             raise write_failed(home, error) from error
@@ -58,18 +54,16 @@ class LockedFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The one in the folder `path`. Raises UsageError `KIND.not-found`, with the names beside it that are alike."""
+        """The one in the folder `path`. Raises UsageError `KIND.not-found`, with similar names in the same place."""
         if (path / cls.marker).is_file():
             return cls(path)
         names = [found.parent.name for found in path.parent.glob(f"*/{cls.marker}")]
         near = difflib.get_close_matches(path.name, names, cutoff=0.5)
-        otherwise = f"Name one of the folder {cls.kind}s of the workspace; --workspace names another workspace."
-        raise UsageError(
-            f"{cls.kind}.not-found",
-            given=f"{path} is no {cls.kind}.",
-            needed=f"It would be a folder with a file {cls.marker}.",
-            fix=f"Did you mean {' or '.join(near)}?" if near else otherwise,
-        )
+        if near:
+            similar = messages.run_not_found_similar if cls.kind == "run" else messages.evaluation_not_found_similar
+            raise similar(path=path, marker=cls.marker, similar=near)
+        not_found = messages.run_not_found if cls.kind == "run" else messages.evaluation_not_found
+        raise not_found(path=path, marker=cls.marker)
 
     @classmethod
     def named(cls, workspace: Path, name: str) -> Self:
@@ -85,12 +79,12 @@ class LockedFolder:
 
     @classmethod
     def stored(cls, workspace: Path) -> list[Self]:
-        """All in a workspace, in no order. What is none, or leads out of the workspace, is left out."""
+        """All in a workspace, in no particular order, without links."""
         found = [path.parent for path in cls.home(workspace).glob(f"*/{cls.marker}")]
         return [cls(path) for path in found if is_name(path.name) and not path.is_symlink()]
 
     def __enter__(self) -> Self:
-        """Take the lock for writing. Raises Refusal `run.locked` naming the process that has it."""
+        """Take the lock for writing. Raises Refusal `run.locked`, with the process that holds it."""
         self._lock.acquire()
         return self
 
@@ -101,11 +95,11 @@ class LockedFolder:
         assert self._lock.held, f"only the holder of the lock may write: use `with {self.kind}:`"
 
     def answers(self, name: str) -> Path:
-        """The file of a set of answers. Raises UsageError for a name that is none."""
-        return self.path / "answers" / f"{check_name(name, what='set of answers')}.jsonl"
+        """The file of a set of answers. Raises UsageError for an invalid name."""
+        return self.path / "answers" / f"{check_name(name, what='answer set')}.jsonl"
 
     def write_answers(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Write a whole set of answers; a reader sees the old set or the new one."""
+        """Write a whole set of answers; readers see either the old set or the new one."""
         self._needs_lock()
         write_text(self.answers(name), "".join(event_line(row) for row in rows))
 

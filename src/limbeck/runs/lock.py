@@ -1,6 +1,6 @@
-"""One writer per run folder. The kernel frees the lock when its process dies, however it dies.
+"""The lock of a run folder: one writer at a time. The kernel releases it when the process ends, however it ends.
 
-The lock is `flock` on a file that also says who holds it. The time of that file is the heartbeat.
+The lock is `flock` on a file that names the holder. The modification time of the file is the heartbeat.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from limbeck.errors import Refusal
+from limbeck.runs import messages
 from limbeck.runs.lines import write_failed
 
-__all__ = ["Holder", "RunLock", "look"]
+__all__ = ["Holder", "RunLock", "lock_status"]
 
 HEARTBEAT_S = 5.0
 ALIVE_ELSEWHERE_S = 60.0  # another machine's heartbeat may come late
-NUM_TRIES = 10  # a reader that looks has the lock for a moment
+NUM_TRIES = 10  # `lock_status` holds the lock for a moment
 RETRY_S = 0.05
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lock, or held it last, and how long ago it gave a sign of life."""
+    """The process that holds a lock, or held it last, and the age of its heartbeat."""
 
     host: str
     pid: int
@@ -50,14 +51,14 @@ class RunLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Take the lock, or raise Refusal `run.locked` naming who has it; Stopped if the folder takes no files."""
+        """Take the lock. Raises Refusal `run.locked`, with its holder, or Stopped if the file cannot be written."""
         assert self._descriptor is None, "this lock is held already"
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise write_failed(self._path, error) from error
         self._descriptor = descriptor
-        os.register_at_fork(after_in_child=self._close)  # a child must not keep the lock of a parent that died
+        os.register_at_fork(after_in_child=self._close)  # a forked child must not keep the lock of a parent that died
         holder = _holder(descriptor)
         if _is_alive_elsewhere(holder) or not _try_lock(descriptor, fcntl.LOCK_EX, NUM_TRIES):
             self._close()
@@ -71,11 +72,11 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
-            with suppress(OSError):  # a heartbeat only informs
+            with suppress(OSError):  # a heartbeat is informative only
                 os.utime(self._path)
 
     def release(self) -> None:
-        """Give the lock up; where it is not held, as in a forked child, nothing happens."""
+        """Release the lock; does nothing if it is not held, as in a forked child."""
         self._ended.set()
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
@@ -87,8 +88,8 @@ class RunLock:
             self._descriptor = None
 
 
-def look(path: Path) -> tuple[bool, Holder | None]:
-    """Whether the lock at `path` is held, and by whom or by whom last; it is not taken."""
+def lock_status(path: Path) -> tuple[bool, Holder | None]:
+    """Whether the lock at `path` is held, and its present or last holder; does not take the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -113,28 +114,27 @@ def _try_lock(descriptor: int, mode: int, num_tries: int = 1) -> bool:
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """Who holds the lock, as its file says."""
+    """The holder that the lock file names."""
     age_s = max(time.time() - os.fstat(descriptor).st_mtime, 0.0)
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(str(found["host"]), int(found["pid"]), str(found["started"]), age_s)
-    except (ValueError, KeyError, TypeError):  # empty since nobody holds it, or being written at this moment
+    except (ValueError, KeyError, TypeError):  # empty because it is not held, or being written at this moment
         return None
 
 
 def _is_alive_elsewhere(holder: Holder | None) -> bool:
-    """Whether it lives on another machine, with which this disk may share no locks."""
+    """Whether the holder is alive on another machine; a shared disk may not share locks."""
     return holder is not None and holder.host != socket.gethostname() and holder.heartbeat_age_s < ALIVE_ELSEWHERE_S
 
 
 def _refusal(folder: Path, holder: Holder | None) -> Refusal:
-    who = "another process"
-    if holder is not None:
-        who = f"process {holder.pid} on {holder.host}, started {holder.started}"
-        who += f" (last sign of life {holder.heartbeat_age_s:.0f} s ago)"
-    return Refusal(
-        "run.locked",
-        given=f"The run {folder.name} is being written by {who}.",
-        needed="Two writers in one run folder would mix their steps; nothing was written.",
-        fix="Wait for it or stop it, or start a run of another name.",
+    if holder is None:
+        return messages.locked_by_unknown(folder=folder.name)
+    return messages.locked(
+        folder=folder.name,
+        pid=holder.pid,
+        host=holder.host,
+        started=holder.started,
+        heartbeat_age_s=holder.heartbeat_age_s,
     )

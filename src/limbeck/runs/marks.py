@@ -1,22 +1,22 @@
-"""Marks: what student and teacher say at every token of some answers, as they are stored; and which of them to show.
+"""Marks: the distributions of student and teacher at every token of some answers, and the selection of tokens to show.
 
-One safetensors file holds several answers, one after the other. N tokens, T temperatures, K candidates, P pieces:
+One safetensors file contains several answers, concatenated. N tokens, T temperatures, K candidates, P pieces:
 
     token_ids                           int32 [N]        the tokens of the answers
     student_logp, teacher_logp          float32 [N]      their log-probabilities, nats, at temperature 1 like all else
     student_entropy, teacher_entropy    float32 [N]      nats
-    student_tail, teacher_tail          float32 [N]      the probability of all tokens that are no candidates
-    teacher_rank                        int32 [N]        how many tokens the teacher finds likelier
+    student_tail, teacher_tail          float32 [N]      the probability of all tokens that are not candidates
+    teacher_rank                        int32 [N]        number of tokens that are more likely under the teacher
     divergence                          float32 [N, T, 5] exact, full vocabulary, unit scale, at the betas of BETAS
-    candidate_ends                      int32 [N]        where the token's candidates end in the next three
-    candidate_places                    uint16 or uint32 [K]  the union of both top-20, the teacher's likeliest first,
-                                                         each id by its place in piece_ids
+    candidate_ends                      int32 [N]        end of the token's candidates in the next three
+    candidate_places                    uint16 or uint32 [K]  the union of both top-20, sorted by the teacher's
+                                                         log-probability, as indices into piece_ids
     candidate_student, candidate_teacher float16 [K]     log-probabilities
     piece_ids, piece_special            int32, uint8 [P] each id that occurs, ascending; whether it is a control token
-    piece_ends, piece_bytes             int32 [P], uint8 the bytes that an id stands for, which may be half a character
+    piece_ends, piece_bytes             int32 [P], uint8 the bytes of each id, which may be part of a character
 
-The metadata entry `limbeck` is JSON: format, student, teacher, step, beta (what the run minimises), temperatures and,
-for each answer, what `MarkedAnswer` names. Reading needs no tokenizer and no torch; numpy is imported when a file is
+The metadata entry `limbeck` is JSON: format, student, teacher, step, beta (of the run's objective), temperatures and,
+for each answer, fields of `MarkedAnswer`. Reading needs no tokenizer and no torch; numpy is imported when a file is
 read.
 """
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from limbeck.console import safe
-from limbeck.errors import DataError, UsageError
+from limbeck.runs import messages
 from limbeck.runs.lines import write_bytes
 from limbeck.runs.store import Run
 
@@ -57,8 +57,8 @@ TOP = 20
 
 MARKED_SHARE = 0.05  # of an answer's tokens, rounded up
 QUIET_NATS = 0.1  # a divergence below it is never marked
-SURE = 0.5  # the teacher is sure of a token that it gives this probability
-SERIOUS_RATIO = 10  # and a token this many times less likely than that one is a mistake
+SURE = 0.5  # the teacher is confident of a token with at least this probability
+SERIOUS_RATIO = 10  # and then a token this many times less likely is a mistake
 
 PER_TOKEN = ("token_ids", "student_logp", "teacher_logp", "student_entropy", "teacher_entropy", "student_tail")
 PER_TOKEN += ("teacher_tail", "teacher_rank", "divergence")
@@ -73,21 +73,21 @@ _BYTES = re.compile("[\udc80-\udcff]+")
 
 @dataclass(frozen=True)
 class Piece:
-    """What one token id stands for: bytes, which may begin or end within a character."""
+    """The bytes of one token id, which may begin or end within a character."""
 
     data: bytes
     special: bool
 
     @property
     def shown(self) -> str:
-        """Safe to print, and different for different tokens: ␣ ⏎ ⇥ for blanks, ⟨E2 82⟩ for bytes that are no whole
-        character, ⟦<|im_end|>⟧ for a control token."""
+        """Safe to print, and different for different tokens: ␣ ⏎ ⇥ for white space, ⟨E2 82⟩ for bytes that are not a
+        whole character, ⟦<|im_end|>⟧ for a control token."""
         text = _shown(self.data, _SIGNS)
         return f"⟦{text}⟧" if self.special else text
 
 
 class Candidate(NamedTuple):
-    """A token that could have stood there, with its log-probability under each model, nats."""
+    """A token that was possible at a position, with its log-probability under each model, nats."""
 
     token: int
     piece: Piece
@@ -96,17 +96,17 @@ class Candidate(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A token to show. `serious`: the teacher is sure of another one. `unsure`: of none, so it is no real mistake."""
+    """A token to show. `serious`: the teacher is confident of another one. `unsure`: the teacher is not confident."""
 
     position: int
     nats: float
     kind: Literal["serious", "mild", "unsure"]
-    turning_point: bool  # the first serious one: all that follows goes on from a mistake
+    turning_point: bool  # the first serious one: everything after it continues from a mistake
 
 
 @dataclass(frozen=True, eq=False)
 class MarkedAnswer:
-    """One answer and what both models say at each of its tokens; arrays as at the top of the file."""
+    """One answer with the values of both models at each of its tokens; arrays as described at the top of the file."""
 
     key: str  # content hash of the prompt / occurrence
     source: str
@@ -136,12 +136,12 @@ class MarkedAnswer:
         return self.vocabulary[int(self.token_ids[position])]
 
     def text(self, start: int = 0, end: int | None = None) -> str:
-        """What the tokens from `start` to before `end` say, control tokens left out. Not safe to print as it is."""
+        """The text of the tokens from `start` to before `end`, without control tokens. Not safe to print."""
         pieces = (self.piece(position) for position in range(len(self))[start:end])
         return b"".join(piece.data for piece in pieces if not piece.special).decode("utf-8", "replace")
 
     def shown(self, start: int = 0, end: int | None = None) -> str:
-        """The same, safe to print: blanks as they are, control tokens and bytes of half characters as in `Piece`."""
+        """The same, safe to print: white space unchanged, control tokens and partial characters as in `Piece`."""
         pieces = [self.piece(position) for position in range(len(self))[start:end]]
         groups = [(special, list(group)) for special, group in groupby(pieces, key=lambda piece: piece.special)]
         return "".join(
@@ -150,29 +150,26 @@ class MarkedAnswer:
         )
 
     def candidates(self, position: int) -> list[Candidate]:
-        """The teacher's likeliest first."""
+        """Sorted by the teacher's log-probability, the most likely first."""
         start = int(self.candidate_ends[position - 1]) if position else 0
         rows = slice(start, int(self.candidate_ends[position]))
         arrays = (getattr(self, name)[rows].tolist() for name in PER_CANDIDATE)
         return [Candidate(token, self.vocabulary[token], *logps) for token, *logps in zip(*arrays, strict=True)]
 
     def kind(self, position: int) -> Literal["serious", "mild", "unsure"]:
-        """How the teacher sees the token that stands there."""
+        """How the teacher rates the token at a position."""
         best = self.candidates(position)[0].teacher_logp
         if best < math.log(SURE):
             return "unsure"
         return "serious" if best - self.teacher_logp[position] >= math.log(SERIOUS_RATIO) else "mild"
 
     def nats(self, beta: float, temperature: float = 1.0) -> list[float]:
-        """The divergence at each token. Raises UsageError for a beta or a temperature that is not stored."""
-        for name, value, stored in (("beta", beta, BETAS), ("temperature", temperature, self.temperatures)):
-            if value not in stored:
-                raise UsageError(
-                    f"marks.{name}",
-                    given=f"{name} is {value:g}.",
-                    needed=f"Marks hold the exact divergence at {name} {', '.join(f'{each:g}' for each in stored)}.",
-                    fix="Choose one of them.",
-                )
+        """The divergence at each token. Raises UsageError for a beta or temperature that is not stored."""
+        if beta not in BETAS:
+            raise messages.beta_not_stored(value=beta, stored=[f"{each:g}" for each in BETAS])
+        if temperature not in self.temperatures:
+            stored = [f"{each:g}" for each in self.temperatures]
+            raise messages.temperature_not_stored(value=temperature, stored=stored)
         return self.divergence[:, self.temperatures.index(temperature), BETAS.index(beta)].tolist()
 
     def marks(self, beta: float, temperature: float = 1.0) -> list[Mark]:
@@ -189,8 +186,8 @@ class MarkedAnswer:
 
 
 @dataclass(frozen=True)
-class Continued:
-    """What the teacher writes after the first `position` tokens of an answer, without its stop token."""
+class Continuation:
+    """The teacher's continuation after the first `position` tokens of an answer, without its stop token."""
 
     position: int
     text: str
@@ -199,23 +196,23 @@ class Continued:
 
 @dataclass(frozen=True)
 class MarkSheet:
-    """Answers to several prompts, marked by one pair of models; `continued` is another ending, and never stored."""
+    """Answers to several prompts, marked with one pair of models; `continued` is not stored."""
 
     student: str
     teacher: str
-    step: int | None  # of the run that the student belongs to
-    beta: float  # the nearest of BETAS to what is minimised
+    step: int | None  # of the student's run
+    beta: float  # the value of BETAS nearest to the objective's
     answers: tuple[MarkedAnswer, ...]
-    continued: Continued | None = None
+    continued: Continuation | None = None
 
     def worst(self, num: int, beta: float) -> MarkSheet:
-        """The answers with the largest mean divergence, the worst first."""
+        """The answers with the largest mean divergence, largest first."""
         order = sorted(self.answers, key=lambda answer: -sum(answer.nats(beta)) / len(answer))
         return replace(self, answers=tuple(order[:num]))
 
 
 def _shown(data: bytes, signs: Mapping[str, str]) -> str:
-    """Safe text; a code for each control character, which `safe` would drop with what it controls."""
+    """Safe text, with an escape code for each control character, which `safe` would remove with its sequence."""
     text = _CODED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode("utf-8", "surrogateescape"))
     parts = re.split(f"({_BYTES.pattern})", text)
     parts[::2] = ["".join(signs.get(char, char) for char in safe(part)) for part in parts[::2]]
@@ -224,19 +221,16 @@ def _shown(data: bytes, signs: Mapping[str, str]) -> str:
 
 
 def worst_marks(run: str, workspace: Path, num: int = 3, beta: float | None = None) -> MarkSheet:
-    """The worst answers of what a run marked last, or at a step (NAME@STEP). Raises UsageError if there is nothing."""
+    """The worst answers of a run's last marks, or of a step (NAME@STEP). Raises UsageError if there are none."""
     name, _, step = run.removeprefix("run:").partition("@")
     folder = Run.find(workspace, name).path
     stored = {path.name: path for path in sorted((folder / "marks").glob("step-*.safetensors"))}
     wanted = marks_name(int(step)) if step.isdecimal() else next(reversed(stored), "") if not step else ""
     if wanted not in stored:
-        raise UsageError(
-            "marks.none",
-            given=f"{folder.name} has no marks{step and f' of step {step}'}.",
-            needed="A run whose teacher scores marks some answers at each evaluation; there are "
-            f"{', '.join(path.stem for path in stored.values()) or 'none'}.",
-            fix=f"Mark an answer now: limbeck mark {folder.name} --prompt TEXT.",
-        )
+        if step:
+            names = [path.stem for path in stored.values()]
+            raise messages.no_marks_of_step(run=folder.name, step=step, stored=names or ["none"])
+        raise messages.no_marks(run=folder.name)
     sheet = read_marks(stored[wanted])
     return sheet.worst(num, sheet.beta if beta is None else beta)
 
@@ -246,7 +240,7 @@ def marks_name(step: int) -> str:
 
 
 def write_marks(path: Path, sheet: MarkSheet) -> None:
-    """Store a sheet; a reader sees the old file or the new one. Raises Stopped if the disk does not take it."""
+    """Store a sheet; readers see either the old or the new file. Raises Stopped if writing failed."""
     import numpy as np
     from safetensors.numpy import save
 
@@ -279,28 +273,23 @@ def write_marks(path: Path, sheet: MarkSheet) -> None:
 
 
 def read_marks(path: Path) -> MarkSheet:
-    """A stored sheet. Raises DataError for a file that cannot be read or is none."""
+    """A stored sheet. Raises DataError for a file that cannot be read as marks."""
     from safetensors import SafetensorError, safe_open
 
     try:
         if path.is_symlink():
-            raise ValueError("it is a link, and a folder from elsewhere must not choose which file is read")
+            raise ValueError(messages.marks_are_a_link())
         with safe_open(path, "numpy") as file:
             about = json.loads(file.metadata()["limbeck"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         tensors["candidate_ids"] = tensors["piece_ids"][tensors["candidate_places"]]
         if about["format"] != FORMAT:
-            raise ValueError(f"its format is {about['format']}")
+            raise ValueError(messages.marks_format(found=about["format"]))
         answers = tuple(_answers(tensors, about))
         fields: dict[str, Any] = {name: about[name] for name in ("student", "teacher", "step", "beta")}
         return MarkSheet(**fields, answers=answers)
     except (OSError, SafetensorError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(
-            "marks.unreadable",
-            given=f"{path} cannot be read as marks: {error}.",
-            needed=f"A plain file of the format {FORMAT}, as this version of Limbeck writes it.",
-            fix="Mark the answers again: limbeck mark RUN --prompt TEXT.",
-        ) from error
+        raise messages.marks_unreadable(file=path, why=str(error), known_format=FORMAT) from error
 
 
 def _answers(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Iterator[MarkedAnswer]:
@@ -312,7 +301,7 @@ def _answers(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Ite
     }
     temperatures = tuple(about["temperatures"])
     if tensors["divergence"].shape != (len(tensors["token_ids"]), len(temperatures), len(BETAS)):
-        raise ValueError(f"its divergences have the shape {tensors['divergence'].shape}")
+        raise ValueError(messages.marks_shape(shape=str(tensors["divergence"].shape)))
     all_ends, start, first = tensors["candidate_ends"], 0, 0
     for row in about["answers"]:
         end = start + row["num_tokens"]

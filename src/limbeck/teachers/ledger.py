@@ -1,12 +1,12 @@
-"""Answers asked once, paid once: what a workspace has sent to an endpoint, what came back, and what it cost.
+"""The ledger: what a workspace has sent to an endpoint, what came back and what it cost; nothing is paid for twice.
 
     teachers/ALIAS/ledger.jsonl     one line per intent and one per outcome, only ever appended to
     teachers/ALIAS/ledger.lock      held for the moment of each entry, so several processes may write
 
-An intent is on the disk before its request is sent, a reply's bytes are before anybody reads them. A call without an
-outcome, of a process that was killed, counts as spent at the most that it could cost. Answers are found by the content
-of the question, under the alias of the endpoint: two servers that both call their model "default" share nothing, and
-one that moves keeps its answers under its alias.
+An intent is on disk before its request is sent, and the bytes of a reply are before they are parsed. A call without an
+outcome, from a process that was killed, counts with its highest possible cost. Answers are found by the content of the
+request, under the alias of the endpoint: two servers that both call their model "default" share nothing, and a server
+that moves to another address keeps its answers under its alias.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from limbeck.http import Lost, Reply
+from limbeck.http import NoReply, Reply
 from limbeck.names import check_name, inside
 from limbeck.runs.lines import FORMAT, append_line, event_line, iterate_places, with_time, write_failed
 
-__all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "Question"]
+__all__ = ["BUSY", "FULL", "STORED", "Caps", "Cost", "Ledger", "LedgerRequest"]
 
-STORED = "stored"  # its answer is there meanwhile
-BUSY = "busy"  # another process is asking it
-FULL = "full"  # the caps have no room for what it can cost
+STORED = "stored"  # its answer is in the ledger
+BUSY = "busy"  # another process has it in flight
+FULL = "full"  # its highest possible cost exceeds the caps
 
 
 class Cost(NamedTuple):
-    """Requests sent, tokens in and out, and money in billionths: whole numbers add without error."""
+    """Requests sent, tokens in and out, and money in billionths: integers add without error."""
 
     calls: int = 0
     tokens: int = 0
@@ -50,7 +50,7 @@ class Cost(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """The most that an account may spend of each, None for no cap."""
+    """The most that an account may spend of each; None for no cap."""
 
     calls: int | None = None
     tokens: int | None = None
@@ -60,18 +60,18 @@ class Caps(NamedTuple):
         return all(cap is None or amount <= cap for cap, amount in zip(self, cost, strict=True))
 
 
-class Question(NamedTuple):
-    """What is asked: the request without its longest length, the number of the sample, that length, the worst cost."""
+class LedgerRequest(NamedTuple):
+    """A request: its body without the token limit, the index of the sample, the token limit, the highest cost."""
 
-    request: Mapping[str, object]
+    body: Mapping[str, object]
     sample: int
     limit: int
     worst: Cost
 
     @property
     def key(self) -> str:
-        """Its name, by its content save the longest length: where that was enough, a longer one asks nothing new."""
-        text = json.dumps([1, self.request, self.sample], sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """Hash of all but the token limit: what fits a smaller limit is also the answer under a larger one."""
+        text = json.dumps([1, self.body, self.sample], sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -79,7 +79,7 @@ NO_CAPS = Caps()
 
 
 class Ledger:
-    """The calls to one endpoint, with the caps of the account that pays. Any thread and process may use it any time."""
+    """The calls to one endpoint, with the caps of the account that pays. Safe to use from any thread and process."""
 
     def __init__(
         self, workspace: Path, url: str, alias: str | None = None, *, account: str = "", caps: Caps = NO_CAPS
@@ -92,10 +92,10 @@ class Ledger:
         self.path = folder / "ledger.jsonl"
         self._lock_path = folder / "ledger.lock"
         self._lock = threading.Lock()
-        self._end = 0  # the byte up to which the file is known
-        self._open: dict[str, dict[str, Any]] = {}  # the intents of calls without an outcome
-        self._spent = Cost()  # by the account; calls without an outcome at the most that they could cost
-        self._closed: dict[str, dict[int, tuple[int, str]]] = {}  # question, longest length: byte of its line, label
+        self._end = 0  # the byte up to which the file has been read
+        self._open: dict[str, dict[str, Any]] = {}  # intents of calls without an outcome
+        self._spent = Cost()  # by the account; calls without an outcome at their highest possible cost
+        self._closed: dict[str, dict[int, tuple[int, str]]] = {}  # key, token limit: first byte of its line, label
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch(mode=0o600)
@@ -105,47 +105,47 @@ class Ledger:
             pass
 
     def spent(self) -> Cost:
-        """What the account has spent, calls without an outcome at the most that they could cost."""
+        """What the account has spent; calls without an outcome count with their highest possible cost."""
         with self._held():
             return self._spent
 
     def find(self, key: str, limit: int) -> int | None:
-        """The byte where the answer's line starts, as far as known: asked with this longest length, or ended under a
-        smaller one."""
+        """The first byte of the answer's line: under this token limit, or a smaller one that the answer fits; None if
+        there is none."""
         answers = self._closed.get(key, {})
         shorter = [length for length in sorted(answers) if length < limit and answers[length][1] != "cut-off"]
         found = [answers[length][0] for length in (limit, *shorter) if length in answers]
         return found[0] if found else None
 
     def read(self, start: int) -> tuple[str, bytes]:
-        """The label under which a reply was stored, and its bytes."""
+        """The label with which a reply was stored, and its bytes."""
         line: dict[str, Any] = next(iterate_places(self.path, start))[2]
         return line["label"], line["raw"].encode("utf-8", "surrogateescape")
 
-    def intend(self, question: Question, lasting_s: float) -> str:
-        """Announce a call that ends within `lasting_s`: its name, or STORED, BUSY or FULL if it is not to be sent."""
+    def reserve(self, request: LedgerRequest, lasting_s: float) -> str:
+        """Announce a call that ends within `lasting_s`: its id, or STORED, BUSY or FULL if it must not be sent."""
         with self._held():
-            if self.find(question.key, question.limit) is not None:
+            if self.find(request.key, request.limit) is not None:
                 return STORED
-            if any(intent["key"] == question.key and _is_on_its_way(intent) for intent in self._open.values()):
+            if any(intent["key"] == request.key and _is_on_its_way(intent) for intent in self._open.values()):
                 return BUSY
-            if not self.caps.allow(self._spent.plus(question.worst)):
+            if not self.caps.allow(self._spent.plus(request.worst)):
                 return FULL
             call = uuid.uuid4().hex
-            entry = {"account": self.account, "reserved": question.worst, "key": question.key}
+            entry = {"account": self.account, "reserved": request.worst, "key": request.key}
             mine = {"host": socket.gethostname(), "pid": os.getpid(), "until": time.time() + lasting_s}
             self._append({"kind": "intent", "call": call, **entry, **mine})
             return call
 
-    def settle(
-        self, call: str, question: Question, reply: Reply | Lost, *, outcome: str, spent: Cost, label: str
+    def record_reply(
+        self, call: str, request: LedgerRequest, reply: Reply | NoReply, *, outcome: str, spent: Cost, label: str
     ) -> None:
-        """Enter how an announced call ended. A `label` that is not empty closes the question: it is asked no more."""
+        """Record how an announced call ended. A label that is not empty is final: the request is never sent again."""
         status, body = (reply.status, reply.body) if isinstance(reply, Reply) else (reply.text, b"")
         entry = {"kind": "outcome", "call": call, "outcome": outcome, "status": status, "spent": spent, "label": label}
-        asked = {"key": question.key, "limit": question.limit, "sample": question.sample}
-        asked |= {"request": question.request} if label else {}
-        with self._held():  # bytes that are no UTF-8 become escapes, and come back as they were
+        asked = {"key": request.key, "limit": request.limit, "sample": request.sample}
+        asked |= {"request": request.body} if label else {}
+        with self._held():  # bytes that are not UTF-8 become escapes, and are restored when read
             self._append({**entry, **asked, "raw": body.decode("utf-8", "surrogateescape")})
 
     def _append(self, entry: Mapping[str, object]) -> None:
@@ -172,7 +172,7 @@ class Ledger:
 
     @contextmanager
     def _held(self) -> Generator[None]:
-        """Nobody else writes inside `with`, and all that others wrote before is known."""
+        """Inside `with`, no other process writes, and everything written before has been read."""
         with self._lock:
             try:
                 descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -187,6 +187,6 @@ class Ledger:
 
 
 def _is_on_its_way(intent: Mapping[str, Any]) -> bool:
-    """Whether another process of this machine is at an announced call."""
+    """Whether another process of this machine has an announced call in flight."""
     is_other = intent["host"] == socket.gethostname() and intent["pid"] != os.getpid()
     return is_other and time.time() < intent["until"] and psutil.pid_exists(intent["pid"])

@@ -1,4 +1,4 @@
-"""A teacher in this process: a model that reads what the student wrote."""
+"""A local teacher: a model in this process that scores answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from limbeck.objectives.divergence import divergence
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import prompt_requests
 from limbeck.rollouts.sampling import Sampling
+from limbeck.teachers import messages
 from limbeck.teachers.signal import Dense
 
-__all__ = ["LocalTeacher", "half_teacher"]
+__all__ = ["LocalTeacher", "load_teacher_bf16_if_close"]
 
-# What rounding the teacher may cost, as a share of what the student has to learn from it.
+# The largest error from rounding the teacher, as a share of the divergence between student and teacher.
 LARGEST_SHARE = 0.02
 NUM_PROMPTS = 8
 NUM_NEW_TOKENS = 16
@@ -27,7 +28,7 @@ NUM_NEW_TOKENS = 16
 
 @dataclass(frozen=True)
 class LocalTeacher:
-    """Scores a batch with one forward pass: no gradient, no generation, its head at completion positions only."""
+    """Scores a batch in one forward pass: no gradient, no generation, completion positions only."""
 
     model: LanguageModel
 
@@ -37,15 +38,15 @@ class LocalTeacher:
 
 
 @torch.no_grad()
-def half_teacher(
+def load_teacher_bf16_if_close(
     load: Callable[[torch.dtype], LanguageModel], student: LanguageModel, engine: Engine, prompts: Sequence[Prompt]
 ) -> tuple[LanguageModel, str]:
-    """The teacher in bfloat16 if that changes it little beside what separates it from the student, else in float32.
+    """The teacher in bfloat16 if rounding changes it little compared with its distance to the student, else in float32.
 
-    KL(float32 teacher‖bfloat16 teacher) must stay below 2 % of KL(float32 teacher‖student), both in nats per token on a
-    few answers that the student writes. The two teachers are never in memory together.
+    KL(float32 teacher‖bfloat16 teacher) must be below 2 % of KL(float32 teacher‖student), both in nats per token on a
+    few answers that the student generates. The two teachers are never in memory at the same time.
 
-    Returns the teacher and what was found, a sentence.
+    Returns the teacher and a note on what was measured.
     """
     chosen = prompts[:NUM_PROMPTS]
     answers = [answer.ids for answer in engine.generate(prompt_requests(chosen, NUM_NEW_TOKENS), Sampling())]
@@ -58,8 +59,7 @@ def half_teacher(
     move_together(teacher.module)
     rounded_NV = teacher.head.logits(teacher.completion_hidden(batch))
     rounding_nats = divergence(rounded_NV, exact_NV, 0.0).mean().item()
-    found = f"rounding {teacher.name} to bfloat16 moves it by {rounding_nats:.2g} nats per token; the student is "
-    found += f"{to_learn_nats:.2g} nats away"
+    measured = {"model": teacher.name, "rounding_nats": rounding_nats, "student_nats": to_learn_nats}
     if rounding_nats < LARGEST_SHARE * to_learn_nats:
-        return teacher, f"The teacher reads in bfloat16: {found}."
-    return load(torch.float32), f"The teacher reads in float32 and not in bfloat16: {found}."
+        return teacher, messages.scores_in_bfloat16(**measured)
+    return load(torch.float32), messages.scores_in_float32(**measured)

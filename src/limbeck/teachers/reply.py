@@ -1,14 +1,14 @@
-"""What a chat endpoint's reply means: an answer with its label, or how a failed attempt ends. Pure functions of bytes.
+"""How the reply of a chat API is classified: an answer with a label, or a failed attempt. Pure functions of bytes.
 
 An attempt ends as one of
-    answered                    stored, and its question is never asked again; the label says what the answer is worth
-    unreachable, deadline, broken, server-error, rate-limited       asked again, within the limits of the question
-    rejected                    this question is refused, the others go on
-    unauthorized, forbidden, unknown-model, quota, redirected, unsupported  all would be refused: the writing stops
+    answered                    stored, and never requested again; the label says whether the answer is usable
+    unreachable, deadline, broken, server-error, rate-limited       retried, within the limits of the request
+    rejected                    this request is refused, the others continue
+    unauthorized, forbidden, unknown-model, quota, redirected, unsupported  all would be refused: generation stops
 and an answer is labelled
-    ok                          the only one that may be fit to train on
+    ok                          the only label of answers to train on
     cut-off, filtered, refused, tool-call, bad-text, unclosed-reasoning, empty, unknown-end, other-model, oversize
-    unreadable                  a stored reply that this version of Limbeck does not understand
+    unreadable                  a stored reply that this version of Limbeck cannot parse
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from limbeck.http import Lost, Reply, retry_after_s
+from limbeck.http import NoReply, Reply, retry_after_s
+from limbeck.teachers import messages
 
-__all__ = ["Answer", "Failure", "judge", "read_answer"]
+__all__ = ["ChatFailure", "ParsedReply", "parse_reply", "parse_stored_reply"]
 
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "ok"),
@@ -36,16 +37,16 @@ _STATUS = {
 }
 _STATUS_HUNDREDS = {3: "redirected", 4: "unsupported", 5: "server-error"}
 _REASONING = re.compile(r"(?:\s*<(?:think|thinking)>)?(.*?)</(?:think|thinking)>\s*(.*)", re.DOTALL)
-_REASONING_START = re.compile(r"\s*<(?:think|thinking)>")  # a template may have opened the block itself
-_BAD_TEXT = re.compile("[\\0\ufffd\ud800-\udfff]")  # NUL, bytes that were no UTF-8, half a surrogate pair
+_REASONING_START = re.compile(r"\s*<(?:think|thinking)>")  # the template may already contain the start tag
+_BAD_TEXT = re.compile("[\\0\ufffd\ud800-\udfff]")  # NUL, invalid UTF-8, half a surrogate pair
 _SHOWN_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the teacher wrote. `text` is without its reasoning, which endpoints hand over in one of several forms.
+class ParsedReply:
+    """A generated answer. `text` is without the reasoning, which APIs return in one of several forms.
 
-    Token counts are None where the endpoint gave none.
+    Token counts are None if the API returned none.
     """
 
     kind: ClassVar[str] = "answered"
@@ -57,8 +58,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An attempt without an answer: how it ended, what was said, how long the endpoint asks to wait, if it does."""
+class ChatFailure:
+    """An attempt without an answer: its kind, the API's message, and the wait that the API requires, if any."""
 
     kind: str
     text: str
@@ -66,53 +67,53 @@ class Failure:
 
 
 class _Unreadable(ValueError):
-    """Bytes that are no chat completion; the text says why."""
+    """Bytes that are not a chat completion; the text says why."""
 
 
-def judge(reply: Reply | Lost, model: str) -> Answer | Failure:
-    """How an attempt ended, for a question that was put to `model`."""
-    if isinstance(reply, Lost):
-        # what is too long was written and charged for, and would be as long again
-        return Answer("", "oversize") if reply.why == "oversize" else Failure(reply.why, reply.text)
+def parse_reply(reply: Reply | NoReply, model: str) -> ParsedReply | ChatFailure:
+    """How an attempt to get an answer of `model` ended."""
+    if isinstance(reply, NoReply):
+        # a reply that is too long was charged for, and would be as long again
+        return ParsedReply("", "oversize") if reply.why == "oversize" else ChatFailure(reply.why, reply.text)
     wait_s = retry_after_s(reply.headers)
     said, codes = _error_of(reply.body)
-    text = f"status {reply.status}: {said}"
+    text: str = messages.reply_status(status=reply.status, reply=said)
     if codes & _QUOTA_CODES:
-        return Failure("quota", text)
+        return ChatFailure("quota", text)
     if reply.status == 200:
         if reply.headers.get("content-encoding", "") not in ("", "identity"):
-            return Failure("broken", "the body is compressed, which was not asked for", wait_s)
+            return ChatFailure("broken", messages.reply_compressed(), wait_s)
         try:
             return _answer(reply.body, model)
         except _Unreadable as unreadable:
-            return Failure("broken", f"{unreadable}: {said}", wait_s)
+            return ChatFailure("broken", messages.reply_unreadable(why=str(unreadable), reply=said), wait_s)
     if "model_not_found" in codes:
-        return Failure("unknown-model", text)
+        return ChatFailure("unknown-model", text)
     if location := reply.headers.get("location"):
-        text = f"status {reply.status}, to {location[:_SHOWN_LENGTH]}"
-    return Failure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
+        text = messages.reply_redirect(status=reply.status, location=location[:_SHOWN_LENGTH])
+    return ChatFailure(_STATUS.get(reply.status) or _STATUS_HUNDREDS.get(reply.status // 100, "broken"), text, wait_s)
 
 
-def read_answer(body: bytes, model: str, label: str) -> Answer:
-    """A stored reply as this version reads it; `model` is the name under which the endpoint should answer."""
+def parse_stored_reply(body: bytes, model: str, label: str) -> ParsedReply:
+    """A stored reply as this version parses it; `model` is the model name that replies should have."""
     if label == "oversize":
-        return Answer("", label)
+        return ParsedReply("", label)
     try:
         return _answer(body, model)
     except _Unreadable:
-        return Answer("", "unreadable")
+        return ParsedReply("", "unreadable")
 
 
-def _answer(body: bytes, model: str) -> Answer:
+def _answer(body: bytes, model: str) -> ParsedReply:
     value = _parsed(body)
     if value.get("error"):
-        raise _Unreadable("an error came as a good reply")
+        raise _Unreadable(messages.reply_is_error())
     choices = value.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _Unreadable("there are no choices")
+        raise _Unreadable(messages.reply_without_choices())
     message = choices[0].get("message")
     if not isinstance(message, dict) or not {"content", "refusal", "tool_calls", "reasoning_content"} & message.keys():
-        raise _Unreadable("there is no message with a content")
+        raise _Unreadable(messages.reply_without_message())
     content, refusal = _text(message.get("content")), _text(message.get("refusal"))
     reasoning = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
     is_unclosed = False
@@ -122,7 +123,7 @@ def _answer(body: bytes, model: str) -> Answer:
         content, reasoning, is_unclosed = "", reasoning or content[start.end() :].strip(), True
     reason = choices[0].get("finish_reason")
     end = _ENDS.get(reason, "unknown-end") if isinstance(reason, str) else "unknown-end"
-    labels = (  # the first that holds
+    labels = (  # the first that applies
         (end == "filtered", "filtered"),
         (refusal, "refused"),
         (end == "tool-call" or (message.get("tool_calls") and not content.strip()), "tool-call"),
@@ -135,7 +136,7 @@ def _answer(body: bytes, model: str) -> Answer:
     )
     usage = value.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    return Answer(
+    return ParsedReply(
         text=refusal or content,
         label=next((label for holds, label in labels if holds), "ok"),
         reasoning=reasoning,
@@ -147,31 +148,31 @@ def _answer(body: bytes, model: str) -> Answer:
 def _parsed(body: bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):
-            raise ValueError("a key stands twice in one object")
+            raise ValueError(messages.reply_duplicate_key())
         return dict(pairs)
 
     try:
         value = json.loads(body.decode("utf-8-sig", "replace"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise _Unreadable(f"the body is no JSON, {error}") from None
+        raise _Unreadable(messages.reply_not_json(why=str(error))) from None
     if not isinstance(value, dict):
-        raise _Unreadable("the body is no JSON object")
+        raise _Unreadable(messages.reply_not_object())
     return value
 
 
 def _text(content: object) -> str:
-    """The text of a content, which is a text or a list of parts."""
+    """The text of a message's content, which is a string or a list of parts."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else ""
 
 
-def _is_same_model(replied: object, asked: str) -> bool:
-    """An endpoint may add a date or a version, leave the owner out or put it in, or not say."""
+def _is_same_model(replied: object, requested: str) -> bool:
+    """Whether a reply is from the requested model; APIs add dates or versions, add or drop owners, omit names."""
     if not isinstance(replied, str):
         return True
-    return replied.startswith(asked) or asked.endswith("/" + replied) or replied.endswith("/" + asked)
+    return replied.startswith(requested) or requested.endswith("/" + replied) or replied.endswith("/" + requested)
 
 
 def _count(value: object) -> int | None:
@@ -179,7 +180,7 @@ def _count(value: object) -> int | None:
 
 
 def _error_of(body: bytes) -> tuple[str, set[str]]:
-    """What the endpoint said, cut short, and the codes of its error."""
+    """The API's error message, truncated, and the codes of the error."""
     said: object = None
     codes: set[str] = set()
     try:

@@ -1,4 +1,4 @@
-"""What a teacher says of a text that somebody else wrote.
+"""The signal of a teacher: its distributions over a given text.
 
 Shapes  N = completion tokens, H = the teacher's hidden size.
 """
@@ -18,9 +18,9 @@ __all__ = ["Dense", "Teacher"]
 
 @dataclass(frozen=True)
 class Dense:
-    """The whole distribution at each of N positions, as hidden states and the head that turns them into logits.
+    """The full distribution at each of N positions, as hidden states and the head that turns them into logits.
 
-    Logits themselves would take V / H times the memory; the objective makes them in chunks.
+    Logits would take V / H times the memory (V = vocabulary); the objective computes them in chunks.
     """
 
     hidden_NH: Tensor
@@ -28,6 +28,6 @@ class Dense:
 
 
 class Teacher(Protocol):
-    """Reads prompt and completion in one pass and says what it would have written at each completion position."""
+    """Scores prompts with completions in one forward pass: its next-token distribution at each completion position."""
 
     def score(self, batch: TokenBatch) -> Dense: ...

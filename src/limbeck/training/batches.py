@@ -1,13 +1,14 @@
 """Which answers share a forward pass, and which prompts share a step.
 
-Neither changes what is learnt: the loss of a step is a sum over its tokens with one weight for all of them, however
-they are cut into micro-batches, and the order of the prompts is a function of the seed.
+Micro-batches do not change the result: the loss of a step is a sum over its tokens, each weighted by 1 / tokens of the
+whole step. The order of the prompts is a function of the seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -16,12 +17,25 @@ from limbeck.data.prompt import Prompt
 from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, stream_key
 
-__all__ = ["MicroBatch", "PromptOrder", "micro_batches"]
+__all__ = ["AnswerSet", "MicroBatch", "PromptOrder", "micro_batches"]
+
+
+class AnswerSet(NamedTuple):
+    """Prompts, one completion for each, and the weight of a token in the loss (1, except for human-written answers)."""
+
+    prompts: Sequence[Prompt]
+    completions: Sequence[Completion]
+    weight: float = 1.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Completion tokens, stop tokens included."""
+        return sum(len(completion.ids) for completion in self.completions)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A batch and the places that its rows have in the step."""
+    """A padded batch, and the index of each of its rows among the answers of the step."""
 
     tokens: TokenBatch
     rows: tuple[int, ...]
@@ -36,10 +50,10 @@ def micro_batches(
     device: torch.device,
     share: bool = False,
 ) -> list[MicroBatch]:
-    """Cut a step's answers into batches of at most `max_tokens` tokens, padding counted, longest answers first.
+    """Split a step's answers into batches of at most `max_tokens` tokens (prompt, completion and padding).
 
-    A single answer longer than `max_tokens` gets a batch of its own. Rows of similar length share a batch, so padding
-    is rare; the longest come first, so that a memory shortage shows at once. `share` as in `collate`.
+    A single row longer than `max_tokens` gets a batch of its own. Rows of similar length share a batch, so there is
+    little padding. The longest rows come first, so that running out of memory shows at once. `share` as in `collate`.
     """
     lengths = [len(prompt.ids) + len(completion.ids) for prompt, completion in zip(prompts, completions, strict=True)]
     by_length = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
@@ -65,10 +79,10 @@ def micro_batches(
 
 
 class PromptOrder:
-    """Which prompts a step practises on: every prompt once per epoch, in an order drawn from seed and epoch.
+    """Which prompts a step uses: every prompt once per epoch, in an order that follows from seed and epoch.
 
-    An epoch that ends within a step is followed by the next one, so every step has its full number (a step larger than
-    an epoch meets prompts again). The order is a function of the counters: a resumed run asks for its step.
+    If an epoch ends within a step, the next one begins there, so every step has its full number of prompts (a step
+    larger than an epoch uses prompts more than once). No state is kept: a resumed run computes the order of its step.
     """
 
     def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:

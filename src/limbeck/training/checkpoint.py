@@ -1,13 +1,13 @@
-"""A step on disk: written beside, hashed, then renamed into place; read only if every hash agrees.
+"""Checkpoints: written to a temporary folder, hashed, then renamed; loaded only if every hash agrees.
 
     checkpoints/step-00000120/
         student.safetensors      the trainable weights (with lora the adapters alone), float32
         optimizer.safetensors    AdamW's two moments and step counters, by parameter name
         MANIFEST.json            step, and size and SHA-256 of the two files
 
-The folder appears by one rename, after its files and manifest are on disk, so a kill at any moment leaves the step
-before. Nothing that is not finite is written. What a killed process left half-written, and later steps than the one
-that is written (a run only goes back behind them because they are damaged), are removed with the next step.
+The folder appears by one rename, after its files and manifest are on disk, so a process that is killed leaves the
+checkpoint before. Numbers that are not finite are never written. Unfinished folders of a killed process, and steps
+after the one being saved (a run is resumed before them only if they are damaged), are removed with the next checkpoint.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch import Tensor
 
-from limbeck.errors import Diverged, Refusal
+import limbeck.training.messages as messages
 from limbeck.models.load import put_weights
 from limbeck.models.save import unfinished
 from limbeck.training.state import TrainState
 
-__all__ = ["Checkpoint", "damages", "latest_checkpoint", "load_checkpoint", "load_weights", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "damaged_checkpoints",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "load_weights",
+    "save_checkpoint",
+]
 
 MANIFEST = "MANIFEST.json"
 STUDENT = "student.safetensors"
@@ -41,7 +48,7 @@ NUM_KEPT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint, and which newer ones were passed over because they are damaged."""
+    """A verified checkpoint, and notes on newer ones that are damaged and were skipped."""
 
     path: Path
     step: int
@@ -49,10 +56,10 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = None) -> Path:
-    """Write the state under `folder` and drop all but the last two steps and `kept_step`.
+    """Save the state under `folder`, and delete all checkpoints but the last two and `kept_step`.
 
     Raises:
-        Diverged: a weight or moment is not finite; what lies on disk stays as it is.
+        Diverged: a weight or moment is not finite; the checkpoints on disk are unchanged.
     """
     named = state.weights.named
     moments = {
@@ -64,20 +71,14 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
     for name, tensors in contents.items():
         for key, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
-                raise Diverged(
-                    "checkpoint.not-finite",
-                    given=f"{key} of {name} holds numbers that are not finite after step {state.step}.",
-                    needed="A checkpoint of it would replace a healthy one.",
-                    fix=f"Go on from the last one with a lower learning rate: limbeck resume {folder.parent} --set "
-                    "learning_rate=NUMBER.",
-                )
+                raise messages.checkpoint_not_finite(tensor=key, file=name, step=state.step, run=folder.parent)
     for left in folder.glob(".step-*"):
         shutil.rmtree(left)
     target = _place(folder, state.step)
     with unfinished(target) as beside:
         beside.mkdir(parents=True)
         for name, tensors in contents.items():
-            # by way of numpy, since weights that share one piece of memory are no duplicates of each other
+            # through numpy: safetensors.torch refuses tensors that share memory, as weights of an arena do
             arrays = {key: tensor.detach().cpu().contiguous().numpy() for key, tensor in tensors.items()}
             save_file(arrays, beside / name)
         files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _hash(beside / name)} for name in contents}
@@ -94,24 +95,24 @@ def save_checkpoint(folder: Path, state: TrainState, *, kept_step: int | None = 
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files agree with its manifest, or None where there is none."""
+    """The newest checkpoint whose files agree with its manifest, or None."""
     passed_over: list[str] = []
     for path in _steps(folder):
         damage = _damage(path)
         if damage is None:
             return Checkpoint(path, int(path.name.removeprefix("step-")), tuple(passed_over))
-        passed_over.append(f"Checkpoint {path.name} is damaged and passed over: {damage}.")
+        passed_over.append(messages.checkpoint_damaged(name=path.name, damage=damage))
     return None
 
 
-def damages(folder: Path) -> list[str]:
-    """What is wrong with each checkpoint that cannot be read, newest first."""
+def damaged_checkpoints(folder: Path) -> list[str]:
+    """The damage of each checkpoint that cannot be read, newest first."""
     found = [(path, _damage(path)) for path in _steps(folder)]
-    return [f"{path.name}: {damage}" for path, damage in found if damage is not None]
+    return [messages.checkpoint_damage(name=path.name, damage=damage) for path, damage in found if damage is not None]
 
 
 def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
-    """Put weights, moments and step back into `state`, in place."""
+    """Restore weights, moments and step in `state`, in place."""
     moments = load_file(checkpoint.path / OPTIMIZER)
     _load_student(checkpoint.path, state)
     for name, parameter in state.weights.named.items():
@@ -124,30 +125,20 @@ def load_checkpoint(checkpoint: Checkpoint, state: TrainState) -> None:
 
 
 def load_weights(folder: Path, step: int, state: TrainState) -> None:
-    """Put the weights of an earlier step back, and nothing else; for the student that a run hands over.
+    """Restore the weights of an earlier step, and nothing else, for the final model.
 
     Raises:
         Refusal: the checkpoint is gone or damaged.
     """
     path = _place(folder, step)
     if (damage := _damage(path)) is not None:
-        raise Refusal(
-            "checkpoint.kept-step",
-            given=f"Step {step} is the best, and its checkpoint {path} cannot be read: {damage}.",
-            needed="The run hands over the student of that step.",
-            fix="Restore the folder from a copy and resume, or resume with --set keep=last.",
-        )
+        raise messages.best_checkpoint_unreadable(step=step, path=path, damage=damage)
     _load_student(path, state)
 
 
 def _load_student(path: Path, state: TrainState) -> None:
     if differing := put_weights(load_file(path / STUDENT), state.weights.named):
-        raise Refusal(
-            "checkpoint.other-model",
-            given=f"{path} and the student differ in {len(differing)} weights, the first is {differing[0]}.",
-            needed="A checkpoint continues the model that it was written for.",
-            fix="Start from the recipe that the run folder holds.",
-        )
+        raise messages.checkpoint_of_other_model(path=path, num=len(differing), first=differing[0])
     state.weights.publish()
 
 
@@ -157,7 +148,7 @@ def _hash(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the list of a folder's files, is on the disk."""
+    """Wait until a file, or the directory entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -170,26 +161,26 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def _steps(folder: Path) -> list[Path]:
-    """Checkpoints in place, newest first."""
+    """Finished checkpoints, newest first."""
     return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """The damage of a checkpoint, or None."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         step = int(manifest["step"])
         known = {name: (manifest["files"][name]["bytes"], manifest["files"][name]["sha256"]) for name in FILES}
     except (OSError, ValueError, LookupError, TypeError):
-        return f"no readable {MANIFEST}"
+        return messages.manifest_unreadable(file=MANIFEST)
     if path != _place(path.parent, step):
-        return f"{MANIFEST} is of step {step}"
+        return messages.manifest_of_other_step(file=MANIFEST, step=step)
     for name, (num_bytes, content) in known.items():
         file = path / name
         if not file.is_file():
-            return f"{name} is missing"
+            return messages.file_missing(file=name)
         if (size := file.stat().st_size) != num_bytes:
-            return f"{name} has {size} bytes instead of {num_bytes}"
+            return messages.file_size_differs(file=name, size=size, expected=num_bytes)
         if _hash(file) != content:
-            return f"{name} differs from its hash"
+            return messages.file_hash_differs(file=name)
     return None

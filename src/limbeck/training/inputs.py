@@ -24,7 +24,7 @@ from limbeck.runs.lines import write_bytes, write_failed
 from limbeck.runs.store import Run
 from limbeck.training.material import Material
 
-__all__ = ["keep_inputs"]
+__all__ = ["keep_inputs", "own_file", "with_own_files"]
 
 INPUTS = "inputs"
 
@@ -44,6 +44,17 @@ def keep_inputs(run: Run, recipe: Recipe, material: Material) -> tuple[Recipe, M
         kept = replace(ref, text=str(path)) if held_model(ref).itself else ModelRef(str(path), "folder", path, None)
         material = replace(material, student_ref=kept)
     return (recipe.model_copy(update=changed) if changed else recipe), material
+
+
+def with_own_files(text: str, run: Run) -> str:
+    """The text of the run's recipe with its own files named from the run's folder, so that the run can be moved."""
+    return text.replace(f"{run.path / INPUTS}/", f"./{INPUTS}/")
+
+
+def own_file(value: object, run: Run) -> object:
+    """A file of the run's own by its place in the run, wherever the run lies; anything else as it is."""
+    before, marker, rest = value.partition(f"/{run.name}/{INPUTS}/") if isinstance(value, str) else ("", "", "")
+    return f"./{INPUTS}/{rest}" if before and marker else value
 
 
 def _rows(folder: Path, recipe: Recipe) -> dict[str, Any]:

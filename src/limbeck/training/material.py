@@ -1,9 +1,9 @@
-"""What is known of a run before a weight is read, cheapest checks first.
+"""Everything about a run that needs no weights, cheapest checks first.
 
-    1. configurations and tokenizers   do the models split text alike, what ends an answer, how the teacher is asked
+    1. configurations and tokenizers   shared vocabulary, stop tokens, template and dialogue of each model
     2. prompts                         rows, held-out split, rendered once to ids; given answers as targets
 
-Whatever is wrong with prompts or pair is said here.
+All errors in prompts and models are raised here, before weights are loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+import limbeck.training.messages as messages
 from limbeck.data.chat import RenderedPrompts
 from limbeck.data.dialogue import NO_LIMIT, Dialogue, make_dialogue
 from limbeck.data.faults import Faults, shown
@@ -25,7 +26,7 @@ from limbeck.data.split import Split, split_held_out
 from limbeck.data.stops import StopSet, compare_stops, stop_ids
 from limbeck.data.targets import given_answers, rows_to_learn, without_held_out
 from limbeck.data.templates import RENDER_ERRORS, Template, choose_template, describe_refusal, render
-from limbeck.errors import DataError, LimbeckError, ModelError, Refusal
+from limbeck.errors import LimbeckError
 from limbeck.models.load import load_config, load_generation_config, load_tokenizer, positions_of
 from limbeck.models.refs import ModelRef
 from limbeck.models.resolve import parse_ref
@@ -40,11 +41,11 @@ LONGEST_SHOWN = 300
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The models by their configurations and tokenizers.
+class ModelPair:
+    """The two models, described by their configurations and tokenizers.
 
-    `dialogue` is the student's. `teacher_dialogue` is that of a local teacher, None for any other: in the student's
-    template where the teacher also scores, in its own elsewhere. Where no teacher scores, the vocabulary is the
+    `dialogue` is the student's. `teacher_dialogue` is that of a local teacher, None otherwise: it uses the student's
+    template if the teacher scores, and its own if it only generates. If no teacher scores, the vocabulary is the
     student's own.
     """
 
@@ -57,12 +58,12 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Material(Pair):
-    """The pair and the prompts rendered: all that can be known without weights.
+class Material(ModelPair):
+    """The two models and the rendered prompts: everything that is known without weights.
 
-    `targets` and `held_out_targets` are the answers that stand beside the prompts, where the route learns them; `own`
-    are people's answers beside the teacher's word, and `examples` what a teacher is shown. `answer_limit` bounds the
-    answers of an evaluation, `longest_answer` those of the whole run. `num_skipped` rows could not be used.
+    `targets` and `held_out_targets` are the reference answers of the rows, on the supervised route; `own` are the
+    human-written answers of `own_answers`, and `examples` are shown to the teacher. `answer_limit` is the token limit
+    of answers in an evaluation, `longest_answer` that of the whole run. `num_skipped` invalid rows were left out.
     """
 
     rows: RowSet
@@ -84,15 +85,15 @@ class Material(Pair):
 
 
 def prepare_material(recipe: Recipe, template: Template | None = None, read_at: str | None = None) -> Material:
-    """Compare the pair and render the prompts; a `template` that is given stands for the one that the recipe names.
+    """Compare the two models and render the prompts; `template` replaces the one that the recipe names.
 
-    Where a template writes the date, it is that of `read_at`, or today's.
+    A template that contains the date gets that of `read_at`, or today's.
 
     Raises:
-        LimbeckError: the first thing that stands in the way; see the rooms that this calls.
+        LimbeckError: the first problem; see the modules that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = Faults(Path(recipe.prompts).name, alternative=", or set bad_rows: skip to leave them out")
+    faults = Faults(Path(recipe.prompts).name, alternative=messages.or_skip_rows())
     rows = read_rows(Path(recipe.prompts), faults)
     num_rows = len(rows.rows) + faults.num_rows
     if recipe.bad_rows == "refuse":
@@ -109,9 +110,9 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     if recipe.bad_rows == "refuse":
         faults.raise_if_any()
     if num_skipped := faults.num_rows:
-        notes.append(f"Skipped {num_skipped} of {num_rows} rows, kept the rest:{faults.listed()}")
+        notes.append(messages.skipped_rows(num=num_skipped, num_rows=num_rows, listed=faults.listed()))
     if (num := len(train.prompts)) < recipe.prompts_per_step:
-        notes.append(f"A step takes {recipe.prompts_per_step} prompts and there are {num}: they come again within it.")
+        notes.append(messages.few_prompts_for_step(per_step=recipe.prompts_per_step, num=num))
     if recipe.own_answers is not None:
         own_rows = read_rows(Path(recipe.own_answers.file))
         own_sha256 = own_rows.sha256
@@ -123,7 +124,7 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
     if recipe.scores:
         refuse_unshared(prompts, pair)
     if recipe.answers_written and (examples or not recipe.scores):
-        _refuse_no_room_to_write(pair, recipe, prompts, examples)
+        _refuse_no_positions(pair, recipe, prompts, examples)
     given = [each for each in (targets, held_out_targets, own) if each is not None]
     notes += _template_difference(pair, train.prompts, recipe)
     answer_limit = _answer_limit(recipe, pair, prompts, given)
@@ -140,25 +141,25 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         num_skipped=num_skipped,
         examples=examples,
         answer_limit=answer_limit,
-        longest_answer=max([answer_limit, _writing_limit(recipe), *(each.longest_answer for each in given)]),
+        longest_answer=max([answer_limit, _teacher_answer_limit(recipe), *(each.longest_answer for each in given)]),
     )
 
 
-class _Reader(NamedTuple):
-    """A model that is here, by what it reads with."""
+class _LocalModel(NamedTuple):
+    """A local model and its tokenizer."""
 
     ref: ModelRef
     tokenizer: PreTrainedTokenizerBase
 
 
-def compare_pair(recipe: Recipe, template: Template | None = None, read_at: str | None = None) -> Pair:
-    """The two models by their tokenizers: where the teacher scores, each id must name one token."""
+def compare_pair(recipe: Recipe, template: Template | None = None, read_at: str | None = None) -> ModelPair:
+    """The two models by their tokenizers; if the teacher scores, each id must be the same token in both."""
     workspace = Path(recipe.workspace)
     student_ref = parse_ref(recipe.student, workspace=workspace)
     teacher_ref = None if recipe.teacher is None else parse_ref(recipe.teacher, workspace=workspace)
-    student, teacher = _Reader(student_ref, load_tokenizer(student_ref)), None
+    student, teacher = _LocalModel(student_ref, load_tokenizer(student_ref)), None
     if teacher_ref is not None and teacher_ref.kind != "hosted":
-        teacher = _Reader(teacher_ref, load_tokenizer(teacher_ref))
+        teacher = _LocalModel(teacher_ref, load_tokenizer(teacher_ref))
     vocabulary = _shared_vocabulary(student, teacher if teacher is not None and recipe.scores else student)
     template = template or replace(_template(recipe.template, student, teacher), read_at=read_at)
     dialogue = _dialogue(student, template, recipe.template_options, vocabulary.num_shared)
@@ -168,11 +169,11 @@ def compare_pair(recipe: Recipe, template: Template | None = None, read_at: str 
         teacher_dialogue = replace(dialogue, tokenizer=teacher.tokenizer, num_positions=positions)
         notes = (*vocabulary.notes, *notes, *_teachers_stops(dialogue.stop, student, teacher))
     elif teacher is not None:
-        teacher_dialogue = _own_words(teacher, template, recipe)
-    return Pair(student_ref, teacher_ref, vocabulary, dialogue, teacher_dialogue, notes)
+        teacher_dialogue = _teachers_own_dialogue(teacher, template, recipe)
+    return ModelPair(student_ref, teacher_ref, vocabulary, dialogue, teacher_dialogue, notes)
 
 
-def _shared_vocabulary(student: _Reader, teacher: _Reader) -> VocabularyComparison:
+def _shared_vocabulary(student: _LocalModel, teacher: _LocalModel) -> VocabularyComparison:
     rows = [int(load_config(each.ref).get_text_config().vocab_size) for each in (student, teacher)]
     return compare_vocabularies(
         student.tokenizer,
@@ -184,18 +185,18 @@ def _shared_vocabulary(student: _Reader, teacher: _Reader) -> VocabularyComparis
     )
 
 
-def _template(choice: str, student: _Reader, teacher: _Reader | None) -> Template:
+def _template(choice: str, student: _LocalModel, teacher: _LocalModel | None) -> Template:
     own, name = (None, "no teacher") if teacher is None else (teacher.tokenizer, teacher.ref.text)
     return choose_template(choice, student.tokenizer, own, student_name=student.ref.text, teacher_name=name)
 
 
-def _dialogue(reader: _Reader, template: Template, options: Mapping[str, object], num_real: int) -> Dialogue:
-    generation, positions = load_generation_config(reader.ref), num_positions(reader.ref)
-    return make_dialogue(reader.tokenizer, generation, template, options, num_real=num_real, num_positions=positions)
+def _dialogue(model: _LocalModel, template: Template, options: Mapping[str, object], num_real: int) -> Dialogue:
+    generation, positions = load_generation_config(model.ref), num_positions(model.ref)
+    return make_dialogue(model.tokenizer, generation, template, options, num_real=num_real, num_positions=positions)
 
 
-def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) -> Dialogue:
-    """The teacher by its own template and stop tokens, as its makers meant it to be asked."""
+def _teachers_own_dialogue(teacher: _LocalModel, students_template: Template, recipe: Recipe) -> Dialogue:
+    """The teacher with its own template and stop tokens, as its makers intended."""
     num_real = _shared_vocabulary(teacher, teacher).num_shared
     choice = "none" if recipe.template == "none" else "student"
     template = replace(_template(choice, teacher, None), read_at=students_template.read_at)
@@ -203,8 +204,8 @@ def _own_words(teacher: _Reader, students_template: Template, recipe: Recipe) ->
     return _dialogue(teacher, template, options, num_real)
 
 
-def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[str, ...]:
-    """Notes on how the teacher ends its turns by its own template, which the run itself may not use at all."""
+def _teachers_stops(stop: StopSet, student: _LocalModel, teacher: _LocalModel) -> tuple[str, ...]:
+    """Notes on the stop tokens of the teacher's own template, even if the run does not use that template."""
     if teacher.tokenizer.chat_template is None:
         return ()
     name = teacher.ref.text
@@ -212,18 +213,18 @@ def _teachers_stops(stop: StopSet, student: _Reader, teacher: _Reader) -> tuple[
         own = _template("teacher", student, teacher)
         own_stop = stop_ids(teacher.tokenizer, load_generation_config(teacher.ref), own, {})
     except LimbeckError as error:
-        return (f"How {name} ends a turn by its own template could not be found out: {error.given}",)
+        return (messages.teacher_stop_tokens_unknown(teacher=name, why=error.given),)
     return compare_stops(student.tokenizer, stop, own_stop, student_name=student.ref.text, teacher_name=name)
 
 
 def _given(
-    rows: Sequence[Row], split: Split, pair: Pair, recipe: Recipe, notes: list[str], faults: Faults | None = None
+    rows: Sequence[Row], split: Split, pair: ModelPair, recipe: Recipe, notes: list[str], faults: Faults | None = None
 ) -> tuple[RenderedPrompts, Targets]:
-    """Rows that carry answers, without what is held out, rendered and with their answers as targets."""
+    """Rows with answers, without the held-out ones, rendered, and their answers as targets."""
     rendered = render_rows(_kept(rows_to_learn(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
     targets = given_answers(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
-    notes.append(f"{len(targets.answers)} given answers are learnt, {num_tokens} tokens with their ends.")
+    notes.append(messages.reference_answers(num=len(targets.answers), num_tokens=num_tokens))
     return rendered, targets
 
 
@@ -231,42 +232,44 @@ def _kept(rows: Sequence[Row], split: Split, notes: list[str]) -> tuple[Row, ...
     kept, left_out = without_held_out(rows, split.held_out)
     notes += left_out
     if not kept:
-        raise DataError(
-            "data.nothing-left",
-            given=f"All {len(rows)} answers, from {rows[0].source} on, are to prompts that are held out.",
-            needed="What the run is judged by is never learnt nor shown to the teacher.",
-            fix="Give answers to other prompts, or hold out others.",
-        )
+        raise messages.nothing_left(num=len(rows), first=rows[0].source)
     return kept
 
 
-def render_rows(rows: Sequence[Row], pair: Pair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
-    """Rows as the student reads them; with `faults`, without those that the template refuses."""
+def render_rows(rows: Sequence[Row], pair: ModelPair, recipe: Recipe, faults: Faults | None = None) -> RenderedPrompts:
+    """Rows rendered for the student; with `faults`, invalid ones are collected there and left out."""
     return pair.dialogue.render(
         rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, faults=faults
     )
 
 
 def num_positions(ref: ModelRef) -> int | None:
-    """The longest text that a model was made for. Learned positions end there; beyond it rotary ones are guesses."""
+    """The context length of a model, None if unlimited. Rotary positions beyond it were never trained."""
     return positions_of(load_config(ref))
 
 
-def _writing_limit(recipe: Recipe) -> int:
+def _teacher_answer_limit(recipe: Recipe) -> int:
     return recipe.max_teacher_tokens if recipe.answers_written else 0
 
 
-def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: Sequence[Targets]) -> int:
-    """The longest answer to a held-out prompt. Raises ModelError where prompt and answer have no place in a model."""
+def _answer_limit(recipe: Recipe, pair: ModelPair, prompts: Sequence[Prompt], given: Sequence[Targets]) -> int:
+    """The token limit of held-out answers. Raises ModelError if prompt and answer exceed a model's context length."""
     longest_prompt = max(len(prompt.ids) for prompt in prompts)
     for targets in given:
         longest = max(targets.prompts, key=lambda prompt: len(prompt.ids) + len(targets.answer_to(prompt)))
-        num_answer = len(targets.answer_to(longest))
-        _refuse_too_long(pair.student_ref, len(longest.ids), num_answer, f"the answer of {longest.source}")
+        num_answer, limit = len(targets.answer_to(longest)), num_positions(pair.student_ref)
+        if limit is not None and len(longest.ids) + num_answer > limit:
+            raise messages.given_answer_too_long(
+                model=pair.student_ref.text,
+                num_positions=limit,
+                num_prompt=len(longest.ids),
+                num_answer=num_answer,
+                source=longest.source,
+            )
     if recipe.route == "supervised":
         longest_answer, positions = max(targets.longest_answer for targets in given), num_positions(pair.student_ref)
         return longest_answer if positions is None else max(1, min(longest_answer, positions - longest_prompt))
-    limits = {"max_teacher_tokens": _writing_limit(recipe)}
+    limits = {"max_teacher_tokens": _teacher_answer_limit(recipe)}
     if recipe.route == "on-policy":
         limits["max_practice_tokens"] = recipe.max_practice_tokens
     setting = max(limits, key=lambda name: limits[name])
@@ -276,8 +279,8 @@ def _answer_limit(recipe: Recipe, pair: Pair, prompts: Sequence[Prompt], given: 
     return recipe.max_practice_tokens if recipe.route == "on-policy" else recipe.max_teacher_tokens
 
 
-def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
-    """A teacher here reads each prompt by its own template, behind the examples, and needs places for its answer."""
+def _refuse_no_positions(pair: ModelPair, recipe: Recipe, prompts: Sequence[Prompt], examples: Sequence[Row]) -> None:
+    """Raise ModelError if a local teacher has no positions left for its answers, after the examples and the prompt."""
     if pair.teacher_dialogue is None or pair.teacher_ref is None:
         return
     rows = [Row(with_examples(prompt.messages, examples), None, prompt.source) for prompt in prompts]
@@ -286,26 +289,32 @@ def _refuse_no_room_to_write(pair: Pair, recipe: Recipe, prompts: Sequence[Promp
     _refuse_too_long(pair.teacher_ref, longest, recipe.max_teacher_tokens, "max_teacher_tokens")
 
 
-def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, answer: str) -> None:
-    """Every position of a prompt and its answer needs a place in the model."""
+def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, setting: str) -> None:
+    """Raise ModelError if a prompt and the longest answer that a setting allows have more tokens than positions."""
     limit = num_positions(ref)
-    if limit is not None and num_prompt + num_answer > limit:
-        raise ModelError(
-            "model.too-short",
-            given=f"A prompt of {num_prompt} tokens and {answer} ({num_answer}) take {num_prompt + num_answer} places; "
-            f"{ref.text} has {limit} positions.",
-            needed="Every position of prompt and answer needs a place in both models.",
-            fix="Set max_prompt_tokens lower with long_prompts: skip"
-            + (f", or keep {answer} to at most {limit - num_prompt}." if limit > num_prompt else "."),
+    if limit is None or num_prompt + num_answer <= limit:
+        return
+    if num_prompt >= limit:
+        raise messages.prompt_too_long(
+            model=ref.text, num_positions=limit, num_prompt=num_prompt, setting=setting, num_answer=num_answer
         )
+    raise messages.answers_too_long(
+        model=ref.text,
+        num_positions=limit,
+        num_prompt=num_prompt,
+        setting=setting,
+        num_answer=num_answer,
+        num_total=num_prompt + num_answer,
+        largest=limit - num_prompt,
+    )
 
 
-def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[str]:
-    """How the teacher's own template writes the first prompt that it writes otherwise than the student reads it."""
+def _template_difference(pair: ModelPair, prompts: Sequence[Prompt], recipe: Recipe) -> Iterator[str]:
+    """A note on the first prompt that the teacher's own template renders differently."""
     teacher, ref, students = pair.teacher_dialogue, pair.teacher_ref, pair.dialogue.template
     if teacher is None or ref is None or teacher.tokenizer.chat_template is None or recipe.template == "none":
         return
-    own = replace(_template("student", _Reader(ref, teacher.tokenizer), None), read_at=students.read_at)
+    own = replace(_template("student", _LocalModel(ref, teacher.tokenizer), None), read_at=students.read_at)
     if own.sha256 == students.sha256:
         return
     for prompt in prompts[:NUM_COMPARED]:
@@ -315,30 +324,27 @@ def _template_difference(pair: Pair, prompts: Sequence[Prompt], recipe: Recipe) 
             text = describe_refusal(error)
         if text != prompt.text:
             theirs, ours = (shown(part, LONGEST_SHOWN) for part in _differing(text, prompt.text))
-            asked = "Both models read the student's text" if recipe.scores else "The teacher is asked in its own"
-            yield (
-                f"{ref.text} has another template: in {prompt.source} it writes {theirs} where the student "
-                f"reads {ours}. {asked}; template: teacher makes both the teacher's."
-            )
+            other = messages.other_template_scores if recipe.scores else messages.other_template_generates
+            yield other(teacher=ref.text, source=prompt.source, theirs=theirs, ours=ours)
             return
 
 
 def _differing(one: str, other: str) -> tuple[str, str]:
-    """Two texts without what they begin with alike, and without what they end with alike."""
-    start = _num_alike(one, other)
+    """Two texts without their common prefix and their common suffix."""
+    start = _common_prefix_length(one, other)
     one, other = one[start:], other[start:]
-    end = _num_alike(one[::-1], other[::-1])
+    end = _common_prefix_length(one[::-1], other[::-1])
     return one[: len(one) - end], other[: len(other) - end]
 
 
-def _num_alike(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+def _common_prefix_length(one: str, other: str) -> int:
+    """The length of the common prefix of two texts."""
     differing = (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
     return next(differing, min(len(one), len(other)))
 
 
-def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
-    """Both models must know every id of the prompts and every stop token."""
+def refuse_unshared(prompts: Sequence[Prompt], pair: ModelPair) -> None:
+    """Raise Refusal unless the teacher has every token of the prompts and every stop token."""
     teacher, student = pair.teacher_dialogue, pair.dialogue
     assert teacher is not None, "only a teacher with the student's vocabulary scores"
     known = {token for token in teacher.tokenizer.get_vocab().values() if token < pair.vocabulary.num_shared}
@@ -347,10 +353,5 @@ def refuse_unshared(prompts: Sequence[Prompt], pair: Pair) -> None:
     if not unknown:
         return
     source, token = next(iter(unknown.items()))
-    raise Refusal(
-        "vocabulary.unshared-token",
-        given=f"{len(unknown)} places use ids that the teacher does not know; the first is {source} with id {token}, "
-        f"{student.tokenizer.convert_ids_to_tokens(token)!r}.",
-        needed="The teacher has to read every token of a prompt and to judge every token of an answer.",
-        fix="Choose a template without this token (template: teacher, or a file), or a teacher that knows it.",
-    )
+    text = str(student.tokenizer.convert_ids_to_tokens(token))
+    raise messages.unshared_token(num_places=len(unknown), first=source, token=token, text=text)

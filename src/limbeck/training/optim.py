@@ -11,8 +11,8 @@ from limbeck.recipe.recipe import Recipe
 
 __all__ = ["learning_rate_at", "make_optimizer"]
 
-# Distillation targets are dense, so gradients are less noisy than in pre-training; 0.95 lets the second moment follow
-# the student within some twenty steps, which is a large part of a short run.
+# Distillation targets are dense, so gradients are less noisy than in pre-training. With 0.95, the second moment follows
+# the student within about twenty steps, a large part of a short run.
 ADAM_BETAS = (0.9, 0.95)
 
 
@@ -28,9 +28,9 @@ def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.
 
 
 def learning_rate_at(step: int, recipe: Recipe) -> float:
-    """Linear warm-up over `warmup_steps`, then constant, then linear down to 0 over the last `decay_share` of steps.
+    """Linear warm-up over `warmup_steps`, then constant, then linear decay to 0 over the last `decay_share` of steps.
 
-    `step` counts from 0; step 0 already has 1 / warmup_steps of the rate, the last step has the last part of the decay.
+    `step` counts from 0. Step 0 has 1 / warmup_steps of the rate; the last step has the last nonzero rate of the decay.
     """
     rising = (step + 1) / recipe.warmup_steps if recipe.warmup_steps else 1.0
     num_falling = recipe.decay_share * recipe.steps

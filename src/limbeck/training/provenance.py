@@ -1,4 +1,4 @@
-"""What identifies a run besides its recipe: contents, not names; and whether a run that goes on is still the same."""
+"""What identifies a run besides its recipe, by content and not by name; and whether a resumed run is still the same."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import limbeck.training.messages as messages
 from limbeck.data.chat import prompts_hash
 from limbeck.data.prompt import Message, content_hash
-from limbeck.errors import Refusal
 from limbeck.machine import Machine
 from limbeck.models.adapters import adapter_facts
 from limbeck.models.save import weights_hash
@@ -19,18 +19,27 @@ from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import worth_record
 from limbeck.runs.lineage import content_of
 from limbeck.runs.store import Run
+from limbeck.training.inputs import own_file
 from limbeck.training.material import Material
 from limbeck.training.setup import Models
 
-__all__ = ["changed_settings", "first_start", "provenance_of", "refuse_changed", "run_notes", "store_prompts"]
+__all__ = [
+    "changed_settings",
+    "first_start",
+    "provenance_of",
+    "refuse_changed_inputs",
+    "startup_notes",
+    "store_prompts",
+]
 
-# What a run that goes on may change: how far, how fast and by what means it goes. Files are known by their content.
+# Settings that a resumed run may change: they affect how long, how fast and on what hardware it runs. Files are
+# compared by content.
 CHANGEABLE = {
     *("workspace", "device", "slots", "micro_batch_tokens", "chunk_tokens", "activation_checkpointing"),
     *("steps", "learning_rate", "warmup_steps", "decay_share", "weight_decay", "max_grad_norm"),
     *("evaluate_every", "keep", "hosted", "prompts", "template", "own_answers.file"),
 }
-# What must be found as it was.
+# What must not change.
 IDENTITY = (
     *("student", "lora", "teacher", "prompts", "own_answers", "teacher_examples", "template", "vocabulary"),
     *("stop_ids", "pad_id"),
@@ -38,7 +47,7 @@ IDENTITY = (
 
 
 def provenance_of(recipe: Recipe, material: Material, models: Models, machine: Machine) -> dict[str, object]:
-    """What identifies the run besides its recipe: contents, not names."""
+    """What identifies the run besides its recipe, by content."""
     facts, teacher = adapter_facts(models.student), _teacher_of(recipe, material, models)
     teacher_dtype = None if models.teacher is None else str(models.teacher.dtype).removeprefix("torch.")
     student = {"name": models.student.name, "weights": models.student_content}
@@ -72,8 +81,8 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
         "stop_ids": list(material.dialogue.stop.ids),
         "pad_id": material.dialogue.pad_id,
         "writing": {
-            "student": asdict(models.student_writing),
-            "teacher": models.teacher_writing and asdict(models.teacher_writing),
+            "student": models.student_generation.record(),
+            "teacher": models.teacher_generation and models.teacher_generation.record(),
         },
         "teacher_dtype": teacher_dtype,
         "machine": asdict(machine),
@@ -81,25 +90,25 @@ def provenance_of(recipe: Recipe, material: Material, models: Models, machine: M
 
 
 def _ids_hash(material: Material) -> str:
-    """Of every prompt as the models see it: another tokenizer under the same name shows here, as other rows do."""
+    """A hash of all prompts as token ids: it changes with the rows, and with a tokenizer of the same name."""
     prompts = (*material.train.prompts, *material.held_out.prompts)
     return sha256("\n".join(prompt.content_hash for prompt in prompts).encode("ascii")).hexdigest()
 
 
-def run_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
-    """What trains, who writes slowly, and what is known of whether the run is worth it."""
+def startup_notes(provenance: Mapping[str, Any], models: Models) -> Iterator[str]:
+    """Notes on adapters, dropout, slow generation and the baseline check."""
     if (facts := adapter_facts(models.student)) is not None:
         yield facts.describe()
     if rates := _dropout_rates(models):
-        name = models.student.name
-        yield f"{name} is configured with {rates}. None is used: the student that trains is the one that wrote."
-    for model, writing in ((models.student, models.student_writing), (models.teacher, models.teacher_writing)):
-        if model is not None and writing is not None and writing.way == "generate":
-            yield f"{model.name} is written by transformers' generate, which is slower: {writing.reason}."
+        yield messages.dropout_not_used(model=models.student.name, rates=rates)
+    for model, method in ((models.student, models.student_generation), (models.teacher, models.teacher_generation)):
+        if model is not None and method is not None and method.decoder == "generate":
+            yield messages.generates_slowly(model=model.name, why=method.reason)
     if provenance["worth"] is not None:
-        yield f"{provenance['worth']['evaluation']} said: {provenance['worth']['text']}"
+        worth = provenance["worth"]
+        yield messages.baseline_check(evaluation=worth["evaluation"], verdict=worth["text"])
     elif provenance["teacher"] is not None:
-        yield "Nobody has asked whether this is worth it: limbeck worth RECIPE compares this teacher and this student."
+        yield messages.no_baseline_check()
 
 
 def _teacher_of(recipe: Recipe, material: Material, models: Models) -> dict[str, str | None] | None:
@@ -111,7 +120,7 @@ def _teacher_of(recipe: Recipe, material: Material, models: Models) -> dict[str,
 
 
 def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
-    """The runs that this one starts or learns from, by content."""
+    """The runs whose models are this run's student or teacher, by content."""
     found: list[dict[str, object]] = []
     for role, ref in (("student", material.student_ref), ("teacher", material.teacher_ref)):
         if ref is not None and ref.kind == "run":
@@ -121,16 +130,16 @@ def _parents(recipe: Recipe, material: Material) -> list[dict[str, object]]:
     return found
 
 
-def _dropout_rates(models: Models) -> str:
-    """The student's rates of dropout above 0, those of heads that it does not have left out."""
+def _dropout_rates(models: Models) -> list[str]:
+    """The student's dropout rates above 0, without those of heads that it does not have."""
     settings = models.student.module.config.get_text_config().to_dict()
     names = [name for name in sorted(settings) if name.endswith(("dropout", "pdrop"))]
     names = [name for name in names if not name.startswith(("summary", "classifier")) and settings[name]]
-    return ", ".join(f"{name} {settings[name]}" for name in names)
+    return [f"{name} {settings[name]}" for name in names]
 
 
 def store_prompts(run: Run, material: Material) -> None:
-    """Store every prompt as the ids that the models see, so that nothing ever renders or tokenises it again."""
+    """Store every prompt as token ids, so that it is never rendered or tokenised again."""
     for name, rendered in (("prompts-train", material.train), ("prompts-held-out", material.held_out)):
         rows = [
             {
@@ -146,58 +155,52 @@ def store_prompts(run: Run, material: Material) -> None:
 
 
 def first_start(run: Run) -> Mapping[str, Any]:
-    """What the run's first session was given and found out about models and machine."""
+    """The `start` event of the run's first session: its settings, and what it found out about models and machine."""
     return next(event for event in run.read_events() if event["kind"] == "start")
 
 
-def refuse_changed(run: Run, provenance: Mapping[str, object]) -> None:
-    """Raise where prompts, template, vocabulary, stop tokens or models are no longer what the run began with."""
+def refuse_changed_inputs(run: Run, provenance: Mapping[str, object]) -> None:
+    """Raise Refusal if prompts, template, vocabulary, stop tokens or models have changed since the run began."""
     first = first_start(run)
     now = json.loads(json.dumps({name: provenance[name] for name in IDENTITY}))
-    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name])]
+    changed = [name for name in IDENTITY if name in first and not _agree(first[name], now[name], run)]
     if changed:
-        told = "; ".join(f"{name} was {first[name]}, is {now[name]}" for name in changed)
-        raise Refusal(
-            "run.changed",
-            given=f"Since {run.name} began, its {' and its '.join(changed)} changed: {told}.",
-            needed="A continued run is the same run: the same prompts, template and models.",
-            fix="Put them back, or start a new run.",
-        )
+        changes: list[str] = [
+            messages.change(name=name, before=str(first[name]), now=str(now[name])) for name in changed
+        ]
+        raise messages.inputs_changed(run=run.name, names=changed, changes=changes)
 
 
-def _agree(recorded: object, now: object) -> bool:
-    """Whether all that was recorded is so still; an older version may have recorded less."""
+def _agree(recorded: object, now: object, run: Run) -> bool:
+    """Whether everything recorded still holds; an older version may have recorded less."""
     if isinstance(recorded, dict) and isinstance(now, dict):
-        return all(now.get(name) == value for name, value in recorded.items())
+        return all(own_file(now.get(name), run) == own_file(value, run) for name, value in recorded.items())
     return recorded == now
 
 
 def changed_settings(run: Run, recipe: Recipe, step: int) -> list[str]:
-    """What to tell of settings that are no longer those of the run's last session, and are applied from now on.
+    """Notes on settings that have changed since the run's last session, and are applied from now on.
 
     Raises:
-        Refusal: one of them defines what is learnt, or the run is beyond its new last step.
+        Refusal: one of them defines what is trained, or the run is beyond its new last step.
     """
     events: list[dict[str, Any]] = run.read_events()
     starts = [event for event in events if event["kind"] == "start" and "settings" in event]
     if not starts:
-        return ["WARNING: this run did not record its settings, so a change of them cannot be told."]
-    before, now = _flat(starts[-1]["settings"]), _flat(json.loads(json.dumps(recipe.settings())))
-    changed = {
-        name: f"{name} from {json.dumps(before.get(name))} to {json.dumps(now.get(name))}"
-        for name in (*now, *(before.keys() - now.keys()))
-        if before.get(name) != now.get(name)
-    }
-    fixed = [told for name, told in changed.items() if not {name, name.partition(".")[0]} & CHANGEABLE]
-    if fixed or recipe.steps < step:
-        beyond = f"step {step} is done, and steps is {recipe.steps}"
-        raise Refusal(
-            "run.changed",
-            given=f"{run.name} would go on otherwise than it began: {'; '.join(fixed) or beyond}.",
-            needed="A continued run is the same run: it learns the same thing from the same data in the same order.",
-            fix=f"Put it back, or start a new run, for example with student: run:{run.name}@{step}.",
-        )
-    return [f"Changed, and in force from step {step + 1} on: {told}." for told in changed.values()]
+        return [messages.settings_unknown()]
+    both = (starts[-1]["settings"], json.loads(json.dumps(recipe.settings())))
+    before, now = ({name: own_file(value, run) for name, value in _flat(each).items()} for each in both)
+    changed: dict[str, str] = {}
+    for name in (*now, *(before.keys() - now.keys())):
+        if before.get(name) != now.get(name):
+            values = {"before": json.dumps(before.get(name)), "now": json.dumps(now.get(name))}
+            changed[name] = messages.setting_change(name=name, **values)
+    fixed = [change for name, change in changed.items() if not {name, name.partition(".")[0]} & CHANGEABLE]
+    if fixed:
+        raise messages.settings_changed(run=run.name, changes=fixed, step=step)
+    if recipe.steps < step:
+        raise messages.beyond_last_step(run=run.name, step=step, steps=recipe.steps)
+    return [messages.setting_changed(change=change, step=step + 1) for change in changed.values()]
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""A session of a run: its log, how it ends, and the signals that ask it to stop.
+"""A session of a run: its event log, its end, and the signals that stop it.
 
-Whatever ends a session is the last event of its log: done, failed or stopped.
+The last event of a session says how it ended: done, failed or stopped.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from types import FrameType
 
 import torch
 
+import limbeck.training.messages as messages
 from limbeck.errors import LimbeckError, Stopped
 from limbeck.runs.lines import write_failed
 from limbeck.runs.store import Run
 
-__all__ = ["Listener", "Log", "ending", "stop_signals", "stopped"]
+__all__ = ["EventListener", "EventLog", "log_ending", "stop_signals", "stopped_error"]
 
-Listener = Callable[[Mapping[str, object]], None]
+EventListener = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
-class Log:
+class EventLog:
+    """Appends events to the log of a run and passes them on to a listener."""
+
     run: Run
-    listen: Listener
+    listen: EventListener
 
     def write(self, kind: str, **fields: object) -> None:
         event = {"kind": kind, **fields}
@@ -35,8 +38,8 @@ class Log:
 
 
 @contextmanager
-def ending(log: Log) -> Generator[Log]:
-    """Whatever ends a run before its last step is the last event of its log."""
+def log_ending(log: EventLog) -> Generator[EventLog]:
+    """Log an error or interrupt that ends the run before its last step as the last event, and raise it again."""
     try:
         yield log
     except (torch.OutOfMemoryError, OSError) as error:
@@ -47,7 +50,7 @@ def ending(log: Log) -> Generator[Log]:
         log.write("stopped" if isinstance(error, Stopped) else "failed", text=str(error), code=error.code)
         raise
     except KeyboardInterrupt:
-        log.write("stopped", text="Interrupted at once, within a step.", code="run.interrupted")
+        log.write("stopped", text=messages.interrupted(), code="run.interrupted")
         raise
     except BaseException as error:
         log.write("failed", text=f"{type(error).__name__}: {error}", code="unexpected")
@@ -55,40 +58,31 @@ def ending(log: Log) -> Generator[Log]:
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> Stopped:
-    return Stopped(
-        "run.out-of-memory",
-        given=f"The device ran out of memory: {str(error).splitlines()[0]}",
-        needed="A step needs its answers, activations and logits in memory at once.",
-        fix="Set micro_batch_tokens, slots or chunk_tokens lower; results do not change with them.",
-    )
+    return messages.out_of_memory(why=str(error).splitlines()[0])
 
 
-def stopped(run: Run, step: int, steps: int) -> Stopped:
-    return Stopped(
-        "run.stopped",
-        given=f"The run was asked to stop and did after step {step} of {steps}.",
-        needed="Nothing is lost: the student and the optimizer of that step are saved.",
-        fix=f"limbeck resume {run.path} goes on from there.",
-    )
+def stopped_error(run: Run, step: int, steps: int) -> Stopped:
+    """The error of a run that was stopped on request after a step."""
+    return messages.run_stopped(step=step, steps=steps, run=run.path)
 
 
 @contextmanager
-def stop_signals(log: Log) -> Generator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks for a stop after the step; the second one interrupts at once."""
-    asked: list[int] = []
+def stop_signals(log: EventLog) -> Generator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM stops the run after the current step; a second one interrupts it immediately."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread may take signals
+        yield lambda: False  # only the main thread can handle signals
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
-        log.listen({"kind": "note", "text": "Stopping after this step; once more interrupts at once and loses it."})
+        received.append(number)
+        log.listen({"kind": "note", "text": messages.stopping()})
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

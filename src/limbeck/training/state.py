@@ -1,4 +1,4 @@
-"""What changes while a student trains, and what one step says of itself."""
+"""The state that training changes, and the record of one step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -14,19 +15,19 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion
-from limbeck.training.batches import MicroBatch, micro_batches
+from limbeck.training.batches import AnswerSet, MicroBatch, micro_batches
 from limbeck.training.optim import learning_rate_at
 from limbeck.training.weights import TrainedWeights
 
 __all__ = ["MemoryMeter", "PhaseClock", "StepRecord", "TrainState", "WorstToken"]
 
 
-def _nobody(phase: str) -> None:
+def _ignore_phase(phase: str) -> None:
     pass
 
 
 class MemoryMeter:
-    """Measures the most memory held since it was last reset. This one measures nothing; `machine` has one that does."""
+    """Measures peak memory since the last reset. This base class measures nothing; see `training.setup`."""
 
     def reset(self, device: torch.device) -> None:
         pass
@@ -39,10 +40,14 @@ class MemoryMeter:
 class TrainState:
     """Everything that a step changes: the student's weights, the optimizer's moments and the step counter.
 
-    Prompt order, learning rate and random numbers are functions of the step, so nothing else is worth keeping. `share`
-    says that both models can read what several answers begin with once (see `rollouts.probe`); `watch` is told the
-    phase that a step is in. `practised` is what the last step's first prompts were and what the student wrote.
-    `schedule` gives the learning rate of a step, counted from 0, in the place of the recipe's.
+    Prompt order, learning rate and random numbers are functions of the step, so a checkpoint needs nothing else.
+
+    step        optimizer steps taken so far
+    share       whether rows with a common prefix may compute it once, in both models (see `rollouts.probe`)
+    watch       called with the name of each phase as it begins: generation, scoring or update
+    memory      measures the peak memory of each phase
+    rollouts    prompts of the last on-policy step and the answers that the student generated
+    schedule    the learning rate of a step, counted from 0, in place of the recipe's
     """
 
     student: LanguageModel
@@ -51,13 +56,13 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     step: int = 0
     share: bool = False
-    watch: Callable[[str], None] = _nobody
+    watch: Callable[[str], None] = _ignore_phase
     memory: MemoryMeter = field(default_factory=MemoryMeter)
-    practised: tuple[Sequence[Prompt], Sequence[Completion]] = ((), ())
+    rollouts: AnswerSet = field(default_factory=partial(AnswerSet, (), ()))
     schedule: Callable[[int], float] | None = None
 
     def learning_rate(self, recipe: Recipe) -> float:
-        """That of the step which is taken now: by a schedule of the caller's own, else by the recipe."""
+        """The learning rate of the current step, from the caller's schedule or else from the recipe."""
         return learning_rate_at(self.step, recipe) if self.schedule is None else self.schedule(self.step)
 
     def clock(self) -> PhaseClock:
@@ -65,16 +70,18 @@ class TrainState:
         return PhaseClock(self.student.device, self.watch, self.memory)
 
     def micro_batches(
-        self, prompts: Sequence[Prompt], answers: Sequence[Completion], max_tokens: int
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], max_tokens: int
     ) -> list[MicroBatch]:
-        """Answers cut into batches as the student of this run reads them."""
-        fill, device = self.engine.pad_id, self.student.device
-        return micro_batches(prompts, answers, max_tokens=max_tokens, pad_id=fill, device=device, share=self.share)
+        """Answers in padded batches on the student's device; see `batches.micro_batches`."""
+        pad_id, device = self.engine.pad_id, self.student.device
+        return micro_batches(
+            prompts, completions, max_tokens=max_tokens, pad_id=pad_id, device=device, share=self.share
+        )
 
 
 @dataclass(frozen=True)
 class WorstToken:
-    """A position where student and teacher disagree most. Log-probabilities and divergence in nats."""
+    """A position of the step with one of the largest divergences. Log-probabilities and divergence in nats."""
 
     source: str
     position: int
@@ -89,10 +96,10 @@ class WorstToken:
 class StepRecord:
     """One optimizer step. Divergences, entropies and log-probabilities in nats per token, times in seconds.
 
-    `peak_bytes` is the most memory held in each phase: writing, reading, updating.
-
-    None where a step has no such thing: nothing was written, or no teacher read the text. Where people's own answers
-    are learnt beside the teacher's word, `own_answers_loss` is their cross-entropy and all else is about the others.
+    Values are None if the step had no such phase: nothing was generated, or no teacher scored the answers.
+    `own_answers_loss` is the cross-entropy of human-written answers; the other values but `grad_norm` leave them out.
+    `peak_bytes` is the peak memory of each phase: generation, scoring, update. Events store some of these values under
+    other names; see `record.step_fields`.
     """
 
     step: int
@@ -103,11 +110,11 @@ class StepRecord:
     num_answers: int
     num_prompt_tokens: int
     num_completion_tokens: int
-    write_s: float | None
-    score_s: float | None
+    generation_s: float | None
+    scoring_s: float | None
     update_s: float
-    write_us_per_token: float | None
-    score_us_per_token: float | None
+    generation_us_per_token: float | None
+    scoring_us_per_token: float | None
     mean_length: float
     max_length: int
     cut_off_share: float
@@ -126,10 +133,10 @@ class StepRecord:
 
 @dataclass
 class PhaseClock:
-    """Seconds spent in each phase of a step, on a monotonic clock, and the most memory held in it."""
+    """Seconds in each phase of a step, on a monotonic clock, and its peak memory in bytes."""
 
     device: torch.device
-    watch: Callable[[str], None] = _nobody
+    watch: Callable[[str], None] = _ignore_phase
     memory: MemoryMeter = field(default_factory=MemoryMeter)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
@@ -141,6 +148,6 @@ class PhaseClock:
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # otherwise the time of queued work would count for a later phase
+            torch.cuda.synchronize(self.device)  # otherwise queued work would count for a later phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
         self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), self.memory.peak_bytes(self.device))

@@ -1,10 +1,10 @@
-"""The weights that a run changes: float32 always, whatever the student computes with.
+"""The trainable weights of a run: always float32, whatever the student computes in.
 
     float32      the module's own parameters
-    bf16-mixed   float32 masters beside a module in bfloat16: gradients are summed into the masters' float32, the
-                 optimizer changes the masters, and the module gets their rounded copies after each step
+    bf16-mixed   float32 master weights and a module in bfloat16: gradients are added up in float32, the optimizer
+                 updates the master weights, and the module gets their rounded copies after each step
 
-The module in bfloat16 also is what writes the practice answers, so the student that writes is the student that trains.
+The module in bfloat16 also generates the practice answers, so the student that generates is the student that trains.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["TrainedWeights"]
 
 
 class TrainedWeights:
-    """Trainable parameters by name; `named` is what optimizer, clipping and checkpoints work on."""
+    """Trainable parameters by name. `named` are the float32 weights for optimizer, clipping and checkpoints."""
 
     def __init__(self, module: nn.Module, *, mixed: bool) -> None:
-        """With `mixed`, all parameters of `module` become bfloat16 in place; buffers (rotation angles) stay."""
+        """With `mixed`, all parameters of `module` become bfloat16 in place; buffers (rotation angles) do not."""
         trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._working = trainable if mixed else {}
         self._hooks: list[RemovableHandle] = []
@@ -36,25 +36,25 @@ class TrainedWeights:
             parameter.data = parameter.data.bfloat16()
         move_together(module)
         for name, parameter in trainable.items():
-            hook = parameter.register_post_accumulate_grad_hook(partial(_hand_over, self.named[name]))
+            hook = parameter.register_post_accumulate_grad_hook(partial(_copy_gradient, self.named[name]))
             self._hooks.append(hook)
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Round the masters into the module; nothing to do where they are the module's own."""
+        """Copy the rounded master weights into the module; does nothing without master weights."""
         for name, parameter in self._working.items():
             parameter.copy_(self.named[name])
 
     def widen(self) -> None:
-        """Give the module the masters themselves, for saving; the run is over."""
+        """Make the master weights the module's parameters, for saving after the last step."""
         for hook in self._hooks:
             hook.remove()
         for name, parameter in self._working.items():
             parameter.data = self.named[name].data
 
 
-def _hand_over(master: nn.Parameter, parameter: torch.Tensor) -> None:
-    """Move a finished gradient of a micro-batch into the master's sum."""
+def _copy_gradient(master: nn.Parameter, parameter: torch.Tensor) -> None:
+    """Add the gradient of a micro-batch to that of the master weight, and delete it."""
     assert parameter.grad is not None
     if master.grad is None:
         master.grad = parameter.grad.float()

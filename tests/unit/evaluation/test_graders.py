@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -89,9 +88,7 @@ def test_regex_with_its_faults():
 
 
 def test_a_catastrophic_pattern_is_stopped():
-    started = time.monotonic()
-    assert "took more than 1 second" in reason_of("regex", "a" * 60 + "!", r"^(a|aa)+$")
-    assert time.monotonic() - started < 5
+    assert "took more than 1 second" in reason_of("regex", "a" * 60 + "!", r"^(a|aa)+$")  # it would take years
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from limbeck.evaluation.grading.judge import (
     read_rubric,
 )
 from limbeck.rollouts.engine import Engine
-from limbeck.teachers.writer import Answer, LocalWriter, Question
+from limbeck.teachers.writer import LocalGenerator, TeacherAnswer, TeacherRequest
 from pairs import language_model
 
 SHORT = Rubric("short", "{{ prompt }}|{{ answer_a }}|{{ answer_b }}")
@@ -45,10 +45,10 @@ class Scripted:
         self.reply = reply
         self.read: list[str] = []
 
-    def write(self, questions: Sequence[Question]) -> list[Answer]:
+    def generate(self, questions: Sequence[TeacherRequest]) -> list[TeacherAnswer]:
         texts = [question.messages[-1].content for question in questions]
         self.read += texts
-        return [Answer(self.reply(text), cut_off=False) for text in texts]
+        return [TeacherAnswer(self.reply(text), cut_off=False) for text in texts]
 
 
 def true_preference(question: str) -> str:
@@ -171,10 +171,10 @@ def test_it_goes_on_where_it_stopped_and_asks_anew_what_changed(tmp_path):
 
 def test_what_a_judge_replied_before_it_failed_is_kept(tmp_path):
     class Failing(Scripted):
-        def write(self, questions):
+        def generate(self, questions):
             if self.read:
                 raise ConnectionError
-            return super().write(questions)
+            return super().generate(questions)
 
     path = tmp_path / "judgements.jsonl"
     with pytest.raises(ConnectionError):
@@ -360,8 +360,8 @@ def test_a_model_in_this_process_judges_end_to_end(tmp_path):
         stop = StopSet((tokenizer.eos_token_id,), tokenizer.eos_token_id, ())
         template = Template(CHATML, "student", "")
         dialogue = Dialogue(tokenizer, template, {}, stop, 0, len(tokenizer), 408)
-        writer = LocalWriter(engine, dialogue, 0.0, 8)
-        return collect_judgements(writer, pairs, SHORT, tmp_path / "judgements.jsonl", judge=name, models=NAMES)
+        generator = LocalGenerator(engine, dialogue, 0.0, 8)
+        return collect_judgements(generator, pairs, SHORT, tmp_path / "judgements.jsonl", judge=name, models=NAMES)
 
     assert judge("untrained").num_unreadable == 6
     asked = [(SHORT.judge_prompt(pair, swapped=swapped), "AB"[swapped]) for pair in pairs for swapped in (False, True)]

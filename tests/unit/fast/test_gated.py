@@ -8,7 +8,7 @@ import transformers
 from torch.nn.functional import silu
 
 from builders import tiny_tokenizer
-from limbeck.fast.gated import FAMILIES, gated_down, keep_less
+from limbeck.fast.gated import FAMILIES, gated_down, patch_gated_mlp
 from limbeck.models.adapters import attach_adapters
 from pairs import language_model
 
@@ -63,7 +63,7 @@ def test_value_and_gradients():
 def test_a_model_learns_the_same_from_less_memory(family, dtype):
     module = model_of(family, dtype)
     before, wanted = kept_bytes_and_gradients(module)
-    keep_less(module)
+    patch_gated_mlp(module)
     after, found = kept_bytes_and_gradients(module)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
@@ -80,7 +80,7 @@ def adapted(change):
 
 
 def test_an_adapter_learns_the_same():
-    plain, less = (kept_bytes_and_gradients(adapted(change))[1] for change in (lambda module: None, keep_less))
+    plain, less = (kept_bytes_and_gradients(adapted(change))[1] for change in (lambda module: None, patch_gated_mlp))
     assert any("up_proj" in name for name in less)
     assert all(torch.equal(less[name], plain[name]) for name in plain)
 
@@ -92,5 +92,5 @@ def test_others_stay_as_they_are():
         model_of("gemma"),
         adapted(lambda module: None),
     ):
-        keep_less(module)
+        patch_gated_mlp(module)
         assert not any("forward" in vars(part) for part in module.modules())

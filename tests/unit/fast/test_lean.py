@@ -13,7 +13,7 @@ from limbeck.fast.gated import FAMILIES
 from limbeck.fast.lean import LeanDecoder, is_lean
 from limbeck.models.arena import move_together
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY, Sampling
 from limbeck.training.generation import choose_method
 from pairs import decoder_of, language_model, random_prompts
@@ -65,7 +65,7 @@ def model_of(name, *, together=True):
 
 
 def requests_of(prompts, longest=16):
-    return [Request(prompt.ids, 7919 * row + 5, longest) for row, prompt in enumerate(prompts)]
+    return [GenerationRequest(prompt.ids, 7919 * row + 5, longest) for row, prompt in enumerate(prompts)]
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def test_log_probabilities_of_sampled_tokens_equal_the_models_own(name, together
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_the_probe_admits_it(name):
     method = choose_method(model_of(name), max_length=64, pad_id=0)
-    assert method.way == "lean"
+    assert method.decoder == "lean"
     assert method.gap_nats < 1e-4
 
 
@@ -121,8 +121,8 @@ def test_a_planted_difference_is_found_at_load():
     model = model_of("llama")
     model.module.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * 1.05)
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "slots"
-    assert "lean disagrees with the plain forward pass" in method.fallback
+    assert method.decoder == "slots"
+    assert "lean differs from the plain forward pass" in method.fallback
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,9 @@ def test_prompts_that_begin_alike_or_repeat_change_nothing():
     model = model_of("qwen2")
     start = tuple(range(5, 45))
     prompts = [start + prompt.ids for prompt in random_prompts(6)]
-    keyed = [Request(prompt, 31 * row, 10) for row, prompt in enumerate([*prompts, *prompts[:3], *prompts[:2]])]
+    keyed = [
+        GenerationRequest(prompt, 31 * row, 10) for row, prompt in enumerate([*prompts, *prompts[:3], *prompts[:2]])
+    ]
     for way in ("lean", "slots"):
         together = Engine(model, stop_ids=(), pad_id=0, num_slots=8, decoder=decoder_of(model, way)).generate(
             keyed, Sampling()

@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from builders import tiny_llama, tiny_tokenizer
 from limbeck.fast import short_attention as module
-from limbeck.fast.short_attention import short_attention, write_out_short_attention
+from limbeck.fast.short_attention import patch_short_attention, short_attention
 from limbeck.models.attention import LayerKinds, attention_mask
 
 
@@ -73,7 +73,7 @@ def test_a_model_learns_by_it_on_short_texts_and_by_its_own_function_else(monkey
     calls = []
     original = module.short_attention
     monkeypatch.setattr(module, "short_attention", lambda *sides: calls.append(1) or original(*sides))
-    write_out_short_attention(model)
+    patch_short_attention(model)
     for one, other in zip(gradients(), wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert len(calls) == model.config.num_hidden_layers

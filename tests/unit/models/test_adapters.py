@@ -29,7 +29,7 @@ from limbeck.models.resolve import parse_ref
 from limbeck.models.save import save_model as save_trained
 from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.teachers.local import LocalTeacher
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
@@ -209,7 +209,7 @@ def test_the_base_is_a_second_view_that_costs_no_weight_and_that_nothing_disturb
 def test_the_rollout_probe_holds_with_adapters_at_work():
     model, merged = (with_adapters(tiny_model(max_positions=128)) for _ in range(2))
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "lean"
+    assert method.decoder == "lean"
     assert method.share
     assert method.gap_nats < 1e-4
     merge_adapters(merged)
@@ -219,7 +219,7 @@ def test_the_rollout_probe_holds_with_adapters_at_work():
 
 def greedy(model, way):
     engine = Engine(model, stop_ids=(2,), pad_id=0, num_slots=2, decoder=decoder_of(model, way))
-    requests = [Request(prompt.ids, 7, 8) for prompt in random_prompts(3)]
+    requests = [GenerationRequest(prompt.ids, 7, 8) for prompt in random_prompts(3)]
     return [each.ids for each in engine.generate(requests, GREEDY)]
 
 

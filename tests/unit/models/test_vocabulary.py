@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
+import sys
 
 import pytest
 import torch
@@ -148,12 +148,28 @@ def test_other_merges_or_another_normaliser_over_the_same_tokens_are_a_note() ->
         assert 'such as "The quick brown FOX can\'t jump."' in note
 
 
-def test_a_large_vocabulary_compares_in_a_second() -> None:
+def test_a_large_vocabulary_is_compared() -> None:
     student, teacher = word_tokenizer(151_669), word_tokenizer(151_669)
-    start_s = time.process_time()
-    result = compared(student, teacher, (151_936, 152_064))
-    assert time.process_time() - start_s < 1.0
-    assert result.num_shared == 151_669
+    assert compared(student, teacher, (151_936, 152_064)).num_shared == 151_669
+
+
+def test_comparing_takes_as_many_calls_for_each_entry_of_a_large_vocabulary_as_of_a_small_one() -> None:
+    counts = []
+    for num_words in (4_000, 16_000):
+        student, teacher = word_tokenizer(num_words), word_tokenizer(num_words)
+        count = [0]
+
+        def seen(frame, event, argument, count=count) -> None:
+            count[0] += event in ("call", "c_call")
+
+        sys.setprofile(seen)
+        try:
+            compared(student, teacher, (num_words, num_words))
+        finally:
+            sys.setprofile(None)
+        counts.append(count[0])
+    small, large = counts
+    assert large <= 4.1 * small
 
 
 def word_tokenizer(

@@ -13,7 +13,7 @@ from naive_divergence import BETAS, EVERY_OBJECTIVE, naive, name_of
 from torch import Tensor
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives.divergence import divergence, evaluate, kl_mix, soft_targets
+from limbeck.objectives.divergence import divergence, kl_mix, objective_per_token, soft_targets
 from limbeck.objectives.objective import Objective
 
 DOUBLE = {"atol": 1e-10, "rtol": 0.0}
@@ -94,7 +94,7 @@ def test_value_and_gradient_are_those_of_the_definition(objective: Objective) ->
     student = random_logits(4, 17, seed=1).requires_grad_()
     teacher = random_logits(4, 17, seed=2)
     weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
-    value, expected = evaluate(objective, student, teacher), naive(objective, student, teacher)
+    value, expected = objective_per_token(objective, student, teacher), naive(objective, student, teacher)
     torch.testing.assert_close(value, expected, atol=1e-11, rtol=1e-11)
     (got,) = torch.autograd.grad((weights * value).sum(), student)
     (wanted,) = torch.autograd.grad((weights * expected).sum(), student)
@@ -105,7 +105,7 @@ def test_value_and_gradient_are_those_of_the_definition(objective: Objective) ->
 def test_gradient_is_that_of_finite_differences(objective: Objective) -> None:
     student = random_logits(2, 3, 5, seed=3, spread=1.5).requires_grad_()
     teacher = random_logits(2, 3, 5, seed=4, spread=1.5)
-    assert torch.autograd.gradcheck(lambda logits: evaluate(objective, logits, teacher), (student,))
+    assert torch.autograd.gradcheck(lambda logits: objective_per_token(objective, logits, teacher), (student,))
 
 
 @pytest.mark.parametrize("scale", ["gkd", "unit"])
@@ -180,7 +180,9 @@ def test_another_teacher_gives_another_gradient() -> None:
     student = random_logits(3, 5, seed=1).requires_grad_()
     for objective in EVERY_OBJECTIVE[::7]:
         grads = [
-            torch.autograd.grad(evaluate(objective, student, random_logits(3, 5, seed=seed)).sum(), student)[0]
+            torch.autograd.grad(objective_per_token(objective, student, random_logits(3, 5, seed=seed)).sum(), student)[
+                0
+            ]
             for seed in (2, 3)
         ]
         assert (grads[0] - grads[1]).norm() > 0.01 * grads[0].norm()
@@ -206,7 +208,7 @@ def test_the_inputs_are_left_alone() -> None:
     student[0, 0] = -torch.inf
     kept = student.clone(), teacher.clone()
     for objective in EVERY_OBJECTIVE[::3]:
-        evaluate(objective, student.requires_grad_(), teacher).sum().backward()
+        objective_per_token(objective, student.requires_grad_(), teacher).sum().backward()
     assert torch.equal(student.detach(), kept[0])
     assert torch.equal(teacher, kept[1])
 
@@ -216,9 +218,9 @@ def test_shapes_that_differ_are_refused() -> None:
         divergence(torch.zeros(3, 5), torch.zeros(4, 5), 1)
     with pytest.raises(UsageError, match="same leading shape"):
         divergence(torch.zeros(1, 3, 5), torch.zeros(3, 5), 1)
-    with pytest.raises(UsageError, match="vocabulary last"):
+    with pytest.raises(UsageError, match="vocabulary as the last axis"):
         divergence(torch.tensor(1.0), torch.tensor(1.0), 1)
-    with pytest.raises(VocabularyMismatch, match="shared real vocabulary"):
+    with pytest.raises(VocabularyMismatch, match="shared vocabulary"):
         divergence(torch.zeros(3, 5), torch.zeros(3, 6), 1)
     with pytest.raises(VocabularyMismatch, match="0 columns"):
         divergence(torch.zeros(3, 0), torch.zeros(3, 0), 1)

@@ -15,7 +15,7 @@ from naive_divergence import BETAS, EVERY_OBJECTIVE, naive, name_of
 from torch import Tensor
 
 from limbeck.objectives import divergence as divergence_module
-from limbeck.objectives.divergence import divergence, evaluate, kl_mix, value_and_gradient
+from limbeck.objectives.divergence import divergence, kl_mix, objective_per_token, value_and_gradient
 from limbeck.objectives.forms import FLOOR_NATS
 from limbeck.objectives.objective import Objective
 
@@ -30,7 +30,7 @@ def random_logits(*shape: int, seed: int, spread: float = 3.0, dtype: torch.dtyp
 @pytest.mark.parametrize("objective", MANY, ids=name_of)
 def test_equal_logits_diverge_by_exactly_nothing(objective: Objective) -> None:
     student = random_logits(5, 1000, seed=0).requires_grad_()
-    value = evaluate(objective, student, student)
+    value = objective_per_token(objective, student, student)
     assert torch.equal(value, torch.zeros(5))
     (gradient,) = torch.autograd.grad(value.sum(), student)
     assert torch.equal(gradient, torch.zeros(5, 1000))
@@ -73,7 +73,7 @@ def test_series_and_direct_form_meet(objective: Objective) -> None:
     # a gap between the forms would stand out as a jump.
     steps = torch.linspace(0.05, 0.08, 301, dtype=torch.float64)
     student = torch.stack([steps, torch.zeros_like(steps)], dim=-1)
-    value = evaluate(objective, student, torch.zeros_like(student)) / steps**2
+    value = objective_per_token(objective, student, torch.zeros_like(student)) / steps**2
     jumps = value[2:] - 2 * value[1:-1] + value[:-2]
     assert jumps.abs().max() < 1e-8 * value.max()
 
@@ -118,7 +118,7 @@ def test_minus_infinity_keeps_value_and_gradient_finite(objective: Objective, wh
     if where != "student":
         teacher[masked] = -torch.inf
     student.requires_grad_()
-    value = evaluate(objective, student, teacher)
+    value = objective_per_token(objective, student, teacher)
     (gradient,) = torch.autograd.grad(value.sum(), student)
     assert torch.isfinite(value).all()
     assert torch.isfinite(gradient).all()
@@ -143,8 +143,8 @@ def test_masked_on_both_sides_is_left_out() -> None:
     masked_student, masked_teacher = student.masked_fill(~kept, -torch.inf), teacher.masked_fill(~kept, -torch.inf)
     for objective in MANY:
         torch.testing.assert_close(
-            evaluate(objective, masked_student, masked_teacher),
-            evaluate(objective, student[:, kept], teacher[:, kept]),
+            objective_per_token(objective, masked_student, masked_teacher),
+            objective_per_token(objective, student[:, kept], teacher[:, kept]),
             rtol=1e-5,
             atol=1e-6,
         )
@@ -173,7 +173,7 @@ def test_what_is_not_finite_shows_in_its_own_token_only(objective: Objective, si
         spoiled[1] = -torch.inf
     else:
         spoiled[1, 2] = bad
-    value = evaluate(objective, student.requires_grad_(), teacher)
+    value = objective_per_token(objective, student.requires_grad_(), teacher)
     assert torch.isfinite(value).tolist() == [True, False, True]
     (gradient,) = torch.autograd.grad(value.sum(), student)
     assert torch.isfinite(gradient[[0, 2]]).all()

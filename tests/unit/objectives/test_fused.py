@@ -15,8 +15,13 @@ from naive_divergence import EVERY_OBJECTIVE, name_of
 from torch import Tensor, nn
 
 from limbeck.errors import UsageError, VocabularyMismatch
-from limbeck.objectives.divergence import evaluate
-from limbeck.objectives.fused import CHUNK_BUFFER_BYTES, default_chunk_tokens, fused_divergence, fused_with_readings
+from limbeck.objectives.divergence import objective_per_token
+from limbeck.objectives.fused import (
+    CHUNK_BUFFER_BYTES,
+    default_chunk_tokens,
+    fused_divergence,
+    fused_with_statistics,
+)
 from limbeck.objectives.head import Head
 from limbeck.objectives.objective import Objective
 from limbeck.objectives.reduce import token_weights
@@ -30,7 +35,9 @@ def dense(pair: Pair, objective: Objective) -> tuple[Tensor, Tensor]:
         result = result if head.softcap is None else head.softcap * torch.tanh(result / head.softcap)
         return result[:, :NUM_REAL]
 
-    values_N = evaluate(objective, logits(pair.student_NH, pair.head()), logits(pair.teacher_NH, pair.teacher_head))
+    values_N = objective_per_token(
+        objective, logits(pair.student_NH, pair.head()), logits(pair.teacher_NH, pair.teacher_head)
+    )
     return (pair.weights_N.to(values_N.dtype) * values_N).sum(), values_N.detach()
 
 
@@ -186,7 +193,7 @@ def test_a_student_against_itself_is_exactly_nothing(dtype: torch.dtype) -> None
 def test_no_tokens_give_zero_with_zero_gradients() -> None:
     pair = make_pair(dtype=torch.float32)
     hidden = torch.zeros(0, 6, requires_grad=True)
-    total, readings = fused_with_readings(
+    total, readings = fused_with_statistics(
         hidden,
         pair.head(),
         pair.teacher_NH[:0],
@@ -268,16 +275,16 @@ def test_what_does_not_fit_is_refused() -> None:
         fused(replace(pair, teacher_NH=pair.student_NH.detach()), Objective())
     with pytest.raises(UsageError, match="student's hidden states"):
         fused(replace(pair, student_NH=pair.student_NH[None]), Objective())
-    with pytest.raises(UsageError, match="7 student positions, 6 teacher"):
+    with pytest.raises(UsageError, match="7 student positions, 6 teacher positions"):
         fused(replace(pair, teacher_NH=pair.teacher_NH[:6]), Objective())
-    with pytest.raises(UsageError, match=r"weights \[1\]"):
+    with pytest.raises(UsageError, match=r"weights of shape \[1\]"):
         fused(replace(pair, weights_N=pair.weights_N[:1]), Objective())
     with pytest.raises(UsageError, match="chunk_tokens is 0"):
         fused(pair, Objective(), 0)
     sides = (pair.student_NH, pair.head(), pair.teacher_NH, pair.teacher_head, pair.weights_N, Objective())
     for ids in (torch.full((NUM_TOKENS,), NUM_REAL), torch.full((NUM_TOKENS,), -1), torch.zeros(3, dtype=torch.long)):
         with pytest.raises(UsageError, match="Token ids"):
-            fused_with_readings(*sides, ids)
+            fused_with_statistics(*sides, ids)
 
 
 def test_chunks_keep_a_buffer_within_its_bound() -> None:

@@ -11,7 +11,7 @@ from fused_pair import fused, make_pair
 from torch import nn
 
 from limbeck.errors import Refusal, UsageError, VocabularyMismatch
-from limbeck.objectives.fused import fused_with_readings
+from limbeck.objectives.fused import fused_with_statistics
 from limbeck.objectives.head import Head, head_of
 from limbeck.objectives.objective import Objective
 from limbeck.objectives.reduce import token_weights
@@ -27,7 +27,7 @@ def test_readings(temperature: float, chunk_tokens: int) -> None:
         assert pair.teacher_head.bias_V is not None
         pair.teacher_head.bias_V[agreed] = 9
     ids = torch.tensor([0, 5, 36, 7, 7, 1, 2])
-    total, readings = fused_with_readings(
+    total, readings = fused_with_statistics(
         pair.student_NH,
         pair.head(),
         pair.teacher_NH,
@@ -62,7 +62,7 @@ def test_readings_of_certain_models() -> None:
     student = Head(torch.tensor([[0.0], [-200.0]]), None, 2)
     teacher = Head(torch.tensor([[20.0], [20.000002]]), None, 2)
     hidden = torch.ones(2, 1)
-    _, readings = fused_with_readings(
+    _, readings = fused_with_statistics(
         hidden, student, hidden, teacher, token_weights(2, 2), Objective(), torch.tensor([0, 1])
     )
     assert readings.student_entropy_N.tolist() == [0, 0]

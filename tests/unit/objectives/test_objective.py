@@ -10,14 +10,14 @@ from limbeck.objectives.objective import Objective
 
 @pytest.mark.parametrize("beta", [-0.1, 1.1, math.nan, math.inf])
 def test_beta_outside_its_range_is_refused(beta: float) -> None:
-    with pytest.raises(UsageError, match=r"beta is .*from 0 to 1") as caught:
+    with pytest.raises(UsageError, match=r"beta is .*from 0 \(forward KL\) to 1") as caught:
         Objective(beta=beta)
     assert caught.value.code == "objective.beta"
 
 
 @pytest.mark.parametrize("beta", [1e-300, 1e-12, 1 - 1e-12])
 def test_beta_a_hair_from_an_end_is_taken_for_a_slip(beta: float) -> None:
-    with pytest.raises(UsageError, match="Write 0 or 1") as caught:
+    with pytest.raises(UsageError, match="Use exactly 0 or 1") as caught:
         Objective(beta=beta)
     assert caught.value.code == "objective.beta-near-end"
 
@@ -58,14 +58,16 @@ def test_a_setting_that_the_kind_does_not_use_is_refused(settings: dict[str, obj
 
 @pytest.mark.report("LM-01")
 def test_the_description_names_the_end_and_its_formula() -> None:
-    assert Objective(beta=0).describe() == "forward KL(teacher‖student), beta 0, scale unit, nats per token"
-    assert Objective().describe() == "reverse KL(student‖teacher), beta 1, scale unit, nats per token"
+    assert (
+        Objective(beta=0).describe() == "forward KL(teacher‖student), beta 0, scale unit, temperature 1, nats per token"
+    )
+    assert Objective().describe() == "reverse KL(student‖teacher), beta 1, scale unit, temperature 1, nats per token"
     between = Objective(beta=0.25, scale="gkd", temperature=2).describe()
     assert "beta·KL(teacher‖m) + (1-beta)·KL(student‖m) with m = beta·teacher + (1-beta)·student" in between
-    assert between.endswith("beta 0.25, scale gkd, temperature 2 on both, nats per token")
+    assert between.endswith("beta 0.25, scale gkd, temperature 2, nats per token")
     assert "/ (beta(1-beta))" in Objective(beta=0.25).describe()
     assert (
         "0.25·KL(teacher‖student) + 0.75·KL(student‖teacher)"
         in Objective(kind="kl_mix", forward_weight=0.25).describe()
     )
-    assert "T²·KL(teacher‖student) at T = 3" in Objective(kind="soft_targets", temperature=3).describe()
+    assert "T²·KL(teacher‖student) with temperature T = 3" in Objective(kind="soft_targets", temperature=3).describe()

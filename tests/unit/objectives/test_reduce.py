@@ -57,7 +57,7 @@ def test_weights_are_shares_of_the_whole_step() -> None:
 
 
 def test_counts_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UsageError, match="part of 5 tokens belongs to a step of 4"):
+    with pytest.raises(UsageError, match="micro-batch of 5 tokens is part of a step of 4 tokens"):
         token_weights(4, 5)
-    with pytest.raises(UsageError, match="part of -1"):
+    with pytest.raises(UsageError, match="micro-batch of -1"):
         token_weights(4, -1)

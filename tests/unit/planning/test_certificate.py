@@ -45,12 +45,12 @@ def test_nothing_is_left_on_the_student():
 
 
 def test_a_teacher_that_is_never_used_is_found(monkeypatch):
-    real = certificate.fused_with_readings
+    real = certificate.fused_with_statistics
 
     def without_teacher(student_NH, student_head, teacher_NH, teacher_head, *rest, **more):
         return real(student_NH, student_head, student_NH.detach(), replace(student_head), *rest, **more)
 
-    monkeypatch.setattr(certificate, "fused_with_readings", without_teacher)
+    monkeypatch.setattr(certificate, "fused_with_statistics", without_teacher)
     found = findings()
     assert not found["teacher"].passed
     assert not found["fused"].passed

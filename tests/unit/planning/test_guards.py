@@ -9,10 +9,11 @@ from limbeck.training.state import StepRecord
 
 HEALTHY = StepRecord(
     step=1, loss=1.0, grad_norm=1.0, learning_rate=1e-4, practice_limit=64, num_answers=8, num_prompt_tokens=80,
-    num_completion_tokens=160, write_s=1.0, score_s=1.0, update_s=1.0, write_us_per_token=1.0, score_us_per_token=1.0,
+    num_completion_tokens=160, generation_s=1.0, scoring_s=1.0, update_s=1.0, generation_us_per_token=1.0,
+    scoring_us_per_token=1.0,
     mean_length=20.0, max_length=40, cut_off_share=0.1, empty_share=0.0, repetitive_share=0.0, student_entropy=1.0,
     teacher_entropy=0.8, agreement=0.5, student_logprob=-1.0, teacher_logprob=-1.2, engine_gap=1e-5, worst_tokens=(),
-    peak_bytes={"updating": 2**30},
+    peak_bytes={"update": 2**30},
 )  # fmt: skip
 
 

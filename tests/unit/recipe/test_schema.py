@@ -375,17 +375,16 @@ def test_the_json_schema_refuses_unknown_keys_and_is_strict_json() -> None:
     assert schema["required"] == ["student", "prompts"]
 
 
-def test_recipes_import_without_torch_and_quickly() -> None:
+def test_recipes_import_without_torch_and_little_else() -> None:
     script = (
-        "import sys, time; begin = time.process_time(); import limbeck.recipe.files\n"
-        "took = time.process_time() - begin\n"
-        "heavy = sorted({'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)); print(took, *heavy)"
+        "import sys; import limbeck.recipe.files\n"
+        "heavy = sorted({'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)); print(len(sys.modules), *heavy)"
     )
-    took, *heavy = subprocess.run(
+    num_modules, *heavy = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert heavy == []
-    assert float(took) < 0.5  # processor time; 0.16 s where this was written
+    assert int(num_modules) < 400  # 272 where this was written
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from builders import tiny_llama, tiny_tokenizer
 from limbeck.data.batch import collate
 from limbeck.errors import Diverged
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, sample_tokens, stream_key, uniform
 from pairs import decoder_of, language_model, random_prompts, tiny_model
 
@@ -23,7 +23,9 @@ def engine_of(model, num_slots=8, way="lean"):
 
 def requests_of(prompts, longest=24, step=0):
     return [
-        Request(prompt.ids, stream_key(1, Purpose.TRAINING, step, prompt.content_hash, prompt.occurrence, 0), longest)
+        GenerationRequest(
+            prompt.ids, stream_key(1, Purpose.TRAINING, step, prompt.content_hash, prompt.occurrence, 0), longest
+        )
         for prompt in prompts
     ]
 
@@ -107,7 +109,7 @@ def test_every_stop_token_ends_an_answer_and_belongs_to_it():
 
 def test_each_request_has_its_own_limit():
     requests = [
-        Request(prompt.ids, stream_key(0, Purpose.TRAINING, 0, "0", row, 0), 1 + row)
+        GenerationRequest(prompt.ids, stream_key(0, Purpose.TRAINING, 0, "0", row, 0), 1 + row)
         for row, prompt in enumerate(random_prompts(6))
     ]
     for way in WAYS:
@@ -145,7 +147,7 @@ def test_padded_rows_of_the_head_are_never_drawn():
 def test_the_stream_of_tokens_is_the_answer():
     model = tiny_model()
     requests = requests_of(random_prompts(5))
-    events = list(engine_of(model, 2).write(requests, Sampling()))
+    events = list(engine_of(model, 2).stream(requests, Sampling()))
     answers = engine_of(model, 2).generate(requests, Sampling())
     for row, answer in enumerate(answers):
         own = [event for event in events if event.request == row]

@@ -14,8 +14,8 @@ from limbeck.fast.gated import FAMILIES
 from limbeck.models.attention import LayerKinds, kinds_of
 from limbeck.models.load import logit_transform
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.plain import PlainWriter
-from limbeck.rollouts.request import Request
+from limbeck.rollouts.plain import TransformersGenerator
+from limbeck.rollouts.request import GenerationRequest
 from limbeck.rollouts.sampling import GREEDY
 from limbeck.training.generation import choose_method
 from pairs import language_model, random_prompts, tiny_model
@@ -72,7 +72,7 @@ def model_of(config_class, settings):
 def test_these_architectures_write_in_slots(name):
     model = model_of(*SERVED[name])
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == ("lean" if name in FAMILIES else "slots"), method
+    assert method.decoder == ("lean" if name in FAMILIES else "slots"), method
     assert method.share
     assert method.gap_nats < 1e-4
 
@@ -85,8 +85,8 @@ def test_a_sliding_window_matters_in_the_probe(name, monkeypatch):
     assert layers.window == 12
     monkeypatch.setattr("limbeck.rollouts.slots.kinds_of", lambda config: LayerKinds(layers.kinds, 10**6))
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "generate"
-    assert "slots disagrees" in method.fallback
+    assert method.decoder == "generate"
+    assert "slots differs" in method.fallback
 
 
 def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
@@ -95,12 +95,16 @@ def test_an_architecture_without_such_a_cache_takes_generate_and_says_so():
         {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
     )
     method = choose_method(model, max_length=64, pad_id=0)
-    assert method.way == "generate"
+    assert method.decoder == "generate"
     assert "slots: it counts positions itself" in method.fallback
-    requests = [Request(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
-    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder=PlainWriter(model)).generate(requests, GREEDY)
+    requests = [GenerationRequest(prompt.ids, row, 6) for row, prompt in enumerate(random_prompts(5))]
+    batched = Engine(model, stop_ids=(), pad_id=0, num_slots=4, decoder=TransformersGenerator(model)).generate(
+        requests, GREEDY
+    )
     alone = [
-        Engine(model, stop_ids=(), pad_id=0, num_slots=1, decoder=PlainWriter(model)).generate([request], GREEDY)[0]
+        Engine(model, stop_ids=(), pad_id=0, num_slots=1, decoder=TransformersGenerator(model)).generate(
+            [request], GREEDY
+        )[0]
         for request in requests
     ]
     assert [answer.ids for answer in batched] == [answer.ids for answer in alone]
@@ -117,7 +121,7 @@ def test_a_model_that_agrees_with_itself_in_no_way_is_refused(monkeypatch):
         return output
 
     monkeypatch.setattr(model.module.model, "forward", forward)
-    with pytest.raises(Refusal, match="nats away from its own plain forward pass"):
+    with pytest.raises(Refusal, match="compared with a plain forward pass"):
         choose_method(model, max_length=64, pad_id=0)
 
 
@@ -126,7 +130,7 @@ def test_a_deep_bf16_model_is_not_refused_for_its_rounding():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
-    assert choose_method(language_model(module, tiny_tokenizer()), max_length=64, pad_id=0).way != "generate"
+    assert choose_method(language_model(module, tiny_tokenizer()), max_length=64, pad_id=0).decoder != "generate"
 
 
 def test_running_out_of_memory_is_not_taken_for_an_architecture(monkeypatch):

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -140,15 +139,14 @@ def test_readers_see_whole_lines_in_order_while_the_writer_is_killed_again_and_a
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             try:
-                until = time.monotonic() + 0.15
-                while time.monotonic() < until:
+                begun = len(seen)
+                while len(seen) < begun + 5:
                     if path.exists():
                         seen = [event["n"] for event in iterate_lines(path)]
                         assert seen == list(range(len(seen)))
             finally:
                 process.send_signal(signal.SIGKILL)
         seen = [event["n"] for event in iterate_lines(path)]
-    assert len(seen) > 4
     assert seen == list(range(len(seen)))
 
 

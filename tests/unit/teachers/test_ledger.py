@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.errors import UsageError
-from limbeck.http import Lost, Reply
-from limbeck.teachers.ledger import FULL, NO_CAPS, Caps, Cost, Ledger, Question
+from limbeck.http import NoReply, Reply
+from limbeck.teachers.ledger import FULL, NO_CAPS, Caps, Cost, Ledger, LedgerRequest
 
 URL = "http://127.0.0.1:8000/v1"
 
@@ -23,15 +23,15 @@ WORST = Cost(1, 100, 0)
 SPENT = Cost(1, 7, 0)
 
 
-def question(text: str = "hello", sample: int = 0, limit: int = 10, worst: Cost = WORST) -> Question:
+def question(text: str = "hello", sample: int = 0, limit: int = 10, worst: Cost = WORST) -> LedgerRequest:
     request = {"model": "tiny", "messages": [{"role": "user", "content": text}], "temperature": 1.0}
-    return Question(request, sample, limit, worst)
+    return LedgerRequest(request, sample, limit, worst)
 
 
-def store(ledger: Ledger, asked: Question, body: bytes = b"{}", *, label: str = "ok", spent: Cost = SPENT) -> None:
-    call = ledger.intend(asked, 9.0)
+def store(ledger: Ledger, asked: LedgerRequest, body: bytes = b"{}", *, label: str = "ok", spent: Cost = SPENT) -> None:
+    call = ledger.reserve(asked, 9.0)
     assert len(call) == 32
-    ledger.settle(call, asked, Reply(200, {}, body), outcome="answered", spent=spent, label=label)
+    ledger.record_reply(call, asked, Reply(200, {}, body), outcome="answered", spent=spent, label=label)
 
 
 @given(body=st.binary(max_size=300))
@@ -49,12 +49,12 @@ def test_a_question_is_its_content():
     keys = {question().key, question("hello!").key, question(sample=1).key}
     other = question()
     keys |= {
-        Question({**other.request, **change}, 0, 10, other.worst).key for change in ({"seed": 1}, {"model": "big"})
+        LedgerRequest({**other.body, **change}, 0, 10, other.worst).key for change in ({"seed": 1}, {"model": "big"})
     }
     assert len(keys) == 5
     assert question().key == question(limit=99, worst=Cost()).key
     system = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]}
-    assert Question({**other.request, **system}, 0, 10, other.worst).key not in keys
+    assert LedgerRequest({**other.body, **system}, 0, 10, other.worst).key not in keys
 
 
 def test_two_servers_share_nothing_and_one_that_moves_keeps_its_answers_under_its_alias(tmp_path):
@@ -120,14 +120,14 @@ def test_no_order_of_calls_and_outcomes_goes_over_a_cap(tmp_path_factory, monkey
     for number in range(30):
         if draw.random() < 0.6:
             asked = question(str(number), worst=Cost(1, draw.randrange(1, 400), draw.randrange(1, 2_000)))
-            call = ledger.intend(asked, 9.0)
+            call = ledger.reserve(asked, 9.0)
             refused += call == FULL
             open_calls += [(call, asked)] if call != FULL else []
         elif open_calls:
             call, asked = open_calls.pop(draw.randrange(len(open_calls)))
             spent = Cost(1, draw.randrange(asked.worst.tokens + 1), draw.randrange(asked.worst.nano + 1))
             billed = billed.plus(spent)
-            ledger.settle(call, asked, Lost("deadline", ""), outcome="deadline", spent=spent, label="")
+            ledger.record_reply(call, asked, NoReply("deadline", ""), outcome="deadline", spent=spent, label="")
         assert caps.allow(ledger.spent())
     most = billed
     for _, asked in open_calls:
@@ -148,13 +148,14 @@ WRITER = """
 import sys
 from pathlib import Path
 from limbeck.http import Reply
-from limbeck.teachers.ledger import Caps, Cost, Ledger, Question
+from limbeck.teachers.ledger import Caps, Cost, Ledger, LedgerRequest
 ledger = Ledger(Path(sys.argv[1]), "http://127.0.0.1:8000/v1", caps=Caps(calls=90))
 for number in range(60):
-    asked = Question({"messages": [str(number % 40), sys.argv[2] if number % 2 else ""]}, 0, 10, Cost(1, 10, 0))
-    call = ledger.intend(asked, 9.0)
+    asked = LedgerRequest({"messages": [str(number % 40), sys.argv[2] if number % 2 else ""]}, 0, 10, Cost(1, 10, 0))
+    call = ledger.reserve(asked, 9.0)
     if len(call) == 32:
-        ledger.settle(call, asked, Reply(200, {}, b"x" * 5000), outcome="answered", spent=Cost(1, 10, 0), label="ok")
+        reply = Reply(200, {}, b"x" * 5000)
+        ledger.record_reply(call, asked, reply, outcome="answered", spent=Cost(1, 10, 0), label="ok")
 """
 
 

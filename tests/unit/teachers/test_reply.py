@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limbeck.http import Lost, Reply
+from limbeck.http import NoReply, Reply
 from limbeck.teachers import reply as reply_module
-from limbeck.teachers.reply import Answer, Failure, judge, read_answer
+from limbeck.teachers.reply import ChatFailure, ParsedReply, parse_reply, parse_stored_reply
 from misbehaving_server import completion
 
 
-def answer(message_or_content, **fields) -> Answer:
-    found = judge(Reply(200, {}, json.dumps(completion(message_or_content, **fields)).encode()), "tiny")
-    assert isinstance(found, Answer)
+def answer(message_or_content, **fields) -> ParsedReply:
+    found = parse_reply(Reply(200, {}, json.dumps(completion(message_or_content, **fields)).encode()), "tiny")
+    assert isinstance(found, ParsedReply)
     return found
 
 
@@ -77,12 +77,12 @@ def test_the_model_that_replied_is_compared_with_the_one_that_was_asked():
         "name": "other-model",
         "gpt-9": "other-model",
     }
-    assert {model: read_answer(body, model, "ok").label for model in cases} == cases
+    assert {model: parse_stored_reply(body, model, "ok").label for model in cases} == cases
 
 
 def test_a_stored_reply_that_is_none_any_more_is_told_and_not_raised():
-    assert read_answer(b"{}", "tiny", "ok") == Answer("", "unreadable")
-    assert read_answer(b"", "tiny", "oversize") == Answer("", "oversize")
+    assert parse_stored_reply(b"{}", "tiny", "ok") == ParsedReply("", "unreadable")
+    assert parse_stored_reply(b"", "tiny", "oversize") == ParsedReply("", "oversize")
 
 
 JSON = st.recursive(
@@ -110,19 +110,19 @@ def test_no_body_breaks_the_reader(data):
             value["usage"]["prompt_tokens"] = odd
     body = json.dumps(value).encode()
     body = body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body
-    outcome = judge(Reply(data.draw(st.sampled_from([200, 200, 204, 302, 400, 429, 500])), {}, body), "tiny")
-    if isinstance(outcome, Answer) and outcome.label == "ok":
+    outcome = parse_reply(Reply(data.draw(st.sampled_from([200, 200, 204, 302, 400, 429, 500])), {}, body), "tiny")
+    if isinstance(outcome, ParsedReply) and outcome.label == "ok":
         assert outcome.text.strip()
         assert outcome.input_tokens is None or outcome.input_tokens >= 0
 
 
 @given(st.binary(max_size=200), st.sampled_from([200, 401, 429, 503]))
 def test_no_bytes_break_the_reader(body, status):
-    assert isinstance(judge(Reply(status, {}, body), "tiny"), Failure)
+    assert isinstance(parse_reply(Reply(status, {}, body), "tiny"), ChatFailure)
 
 
 def test_a_reply_longer_than_any_answer_closes_its_question():
-    assert judge(Lost("oversize", "too long"), "tiny") == Answer("", "oversize")
+    assert parse_reply(NoReply("oversize", "too long"), "tiny") == ParsedReply("", "oversize")
 
 
 def test_the_page_lists_each_label_and_each_class_once():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from limbeck.data.prompt import Message, Row
-from limbeck.teachers.writer import Answer, ask, rows_of
+from limbeck.teachers.writer import TeacherAnswer, generate_answers, rows_of
 from pairs import prompt_of
 
 PROMPTS = [
@@ -20,32 +20,32 @@ class Echo:
     def __init__(self, answers):
         self.answers = answers
 
-    def write(self, questions):
+    def generate(self, questions):
         self.questions = list(questions)
         return self.answers[: len(self.questions)]
 
 
 def labels(*answers):
-    return [row["label"] for row in ask(Echo(answers), PROMPTS[:1], (), num_answers=len(answers), seed=0)]
+    return [row["label"] for row in generate_answers(Echo(answers), PROMPTS[:1], (), num_answers=len(answers), seed=0)]
 
 
 def test_every_prompt_is_asked_as_often_as_wanted_with_draws_of_its_own():
-    echo = Echo([Answer("a", False)] * 6)
-    rows = ask(echo, PROMPTS, (), num_answers=3, seed=0)
+    echo = Echo([TeacherAnswer("a", False)] * 6)
+    rows = generate_answers(echo, PROMPTS, (), num_answers=3, seed=0)
     assert [(row["source"], row["sample"]) for row in rows] == [(f"f:{n}", s) for n in (1, 2) for s in range(3)]
     keys = [question.key for question in echo.questions]
     assert len(set(keys)) == 6
-    again, other = Echo([Answer("a", False)] * 6), Echo([Answer("a", False)] * 6)
-    ask(again, PROMPTS, (), num_answers=3, seed=0)
-    ask(other, PROMPTS, (), num_answers=3, seed=1)
+    again, other = Echo([TeacherAnswer("a", False)] * 6), Echo([TeacherAnswer("a", False)] * 6)
+    generate_answers(again, PROMPTS, (), num_answers=3, seed=0)
+    generate_answers(other, PROMPTS, (), num_answers=3, seed=1)
     assert [question.key for question in again.questions] == keys
     assert not set(keys) & {question.key for question in other.questions}
 
 
 def test_examples_stand_after_the_system_turn_and_are_not_stored():
     example = Row((Message("system", "x"), Message("user", "eq")), "ea", "e:1")
-    echo = Echo([Answer("a", False)])
-    rows = ask(echo, PROMPTS[:1], [example], num_answers=1, seed=0)
+    echo = Echo([TeacherAnswer("a", False)])
+    rows = generate_answers(echo, PROMPTS[:1], [example], num_answers=1, seed=0)
     assert [turn.content for turn in echo.questions[0].messages] == ["s", "eq", "ea", "q1"]
     assert [turn["content"] for turn in rows[0]["prompt"]] == ["s", "q1"]
     assert rows_of(rows)[0].reference == "a"
@@ -53,13 +53,18 @@ def test_examples_stand_after_the_system_turn_and_are_not_stored():
 
 
 def test_labels():
-    assert labels(Answer("x", False), Answer(" x\n", False), Answer("", False), Answer("y", True)) == [
+    assert labels(
+        TeacherAnswer("x", False),
+        TeacherAnswer(" x\n", False),
+        TeacherAnswer("", False),
+        TeacherAnswer("y", True),
+    ) == [
         None,
         "duplicate",
         "empty",
         "cut-off",
     ]
-    assert labels(Answer("fine words", False, "refused")) == ["refused"]
+    assert labels(TeacherAnswer("fine words", False, "refused")) == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_labels():
     ],
 )
 def test_refusals_in_words(text):
-    assert labels(Answer(text, False)) == ["refused"]
+    assert labels(TeacherAnswer(text, False)) == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -91,4 +96,4 @@ def test_refusals_in_words(text):
     ],
 )
 def test_what_a_desk_says_every_day_is_no_refusal(text):
-    assert labels(Answer(text, False)) == [None]
+    assert labels(TeacherAnswer(text, False)) == [None]

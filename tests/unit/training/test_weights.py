@@ -8,7 +8,7 @@ import torch
 from builders import tiny_llama, tiny_tokenizer
 from limbeck.models.arena import joined, move_together
 from limbeck.routes.on_policy import step
-from limbeck.teachers.local import LocalTeacher, half_teacher
+from limbeck.teachers.local import LocalTeacher, load_teacher_bf16_if_close
 from limbeck.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from limbeck.training.weights import TrainedWeights
 from pairs import random_prompts, recipe_of, state_of, tiny_model
@@ -110,11 +110,11 @@ def test_a_teacher_is_rounded_only_where_that_hardly_matters():
 
         return of
 
-    teacher, found = half_teacher(load(1), student, engine, prompts)
+    teacher, found = load_teacher_bf16_if_close(load(1), student, engine, prompts)
     assert teacher.dtype == torch.bfloat16
     assert "reads in bfloat16" in found
     # the student itself as its teacher: next to nothing to learn, so rounding would be all there is
-    teacher, found = half_teacher(load(0), student, engine, prompts)
+    teacher, found = load_teacher_bf16_if_close(load(0), student, engine, prompts)
     assert teacher.dtype == torch.float32
     assert "not in bfloat16" in found
     assert dtypes == [torch.float32, torch.float32, torch.float32]

@@ -22,7 +22,7 @@ from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.save import weights_hash
 from limbeck.rollouts.engine import Engine
-from limbeck.rollouts.request import Completion, Request, Written, prompt_requests
+from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from limbeck.runs.store import WriteEvent
@@ -107,8 +107,8 @@ def generate_answers_of(
     if not todo:
         return
     longest = max(len(prompt.ids) for prompt in evaluated.prompts) + settings.max_tokens
-    writing = choose_method(model, max_length=longest, pad_id=dialogue.pad_id)
-    engine = engine_for(model, dialogue, writing.way, num_slots=settings.slots)
+    method = choose_method(model, max_length=longest, pad_id=dialogue.pad_id)
+    engine = engine_for(model, dialogue, method.decoder, num_slots=settings.slots)
     size = CHUNKS_PER_SLOT * settings.slots
     for start in range(0, len(todo), size):
         num_done = len(samples) - len(todo) + start
@@ -141,17 +141,17 @@ def _answer_chunk(
 ) -> Iterator[dict[str, object]]:
     """The answers as rows, each with its seconds from start to end and its share of the chunk's seconds."""
     requests = [
-        Request(
+        GenerationRequest(
             prompt.ids,
             stream_key(settings.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
             settings.max_tokens,
         )
         for prompt, sample in samples
     ]
-    written: list[list[Written]] = [[] for _ in requests]
+    written: list[list[GeneratedToken]] = [[] for _ in requests]
     begun, ended = [0.0] * len(requests), [0.0] * len(requests)
     started = before = time.perf_counter()
-    for event in engine.write(requests, Sampling(settings.temperature)):
+    for event in engine.stream(requests, Sampling(settings.temperature)):
         now = time.perf_counter()
         if not written[event.request]:
             begun[event.request] = before  # its prompt was processed after the token before

@@ -23,7 +23,7 @@ from limbeck.recipe.evaluating import Evaluating
 from limbeck.recipe.recipe import Recipe
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.store import WriteEvent
-from limbeck.teachers.hosted import Answer, Failure, HostedSettings, HostedTeacher
+from limbeck.teachers.hosted import ChatFailure, HostedSettings, HostedTeacher, ParsedReply
 
 __all__ = ["generate_hosted_answers", "hosted_settings", "hosted_teacher", "settings_of_recipe"]
 
@@ -92,20 +92,20 @@ def generate_hosted_answers(
     known = evaluation.read_answers(evaluated.alias)
     if len(known) == len(samples) and all(row["failure"] is None for row in known):
         return
-    found = hosted_teacher(evaluation, evaluated).write(
+    found = hosted_teacher(evaluation, evaluated).generate(
         [(json.loads(prompt.text), sample) for prompt, sample in samples],
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         seed=settings.seed,
-        tell=lambda text: log("phase", phase=messages.hosted_progress(model=evaluated.alias, progress=text)),
+        on_progress=lambda text: log("phase", phase=messages.hosted_progress(model=evaluated.alias, progress=text)),
     )
     log("phase", phase=messages.hosted_received(model=evaluated.alias, num=len(samples)))
     rows = [_row(*each, answer) for each, answer in zip(samples, found, strict=True)]
     evaluation.write_answers(evaluated.alias, rows)
 
 
-def _row(prompt: Prompt, sample: int, found: Answer | Failure) -> dict[str, object]:
-    if isinstance(found, Failure):
+def _row(prompt: Prompt, sample: int, found: ParsedReply | ChatFailure) -> dict[str, object]:
+    if isinstance(found, ChatFailure):
         return make_answer_row(prompt, sample, failure=f"{found.kind}: {found.text}")
     if found.label not in ANSWERED:
         return make_answer_row(prompt, sample, failure=found.label)

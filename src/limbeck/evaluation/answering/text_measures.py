@@ -23,7 +23,7 @@ from limbeck.evaluation.deciding.statistics import Interval, mean_per_token
 from limbeck.models.language_model import LanguageModel
 from limbeck.objectives.cross_entropy import fused_cross_entropy
 from limbeck.objectives.divergence import Objective
-from limbeck.objectives.fused import fused_with_readings
+from limbeck.objectives.fused import fused_with_statistics
 from limbeck.objectives.reduce import token_weights
 from limbeck.rollouts.request import Completion
 from limbeck.teachers.signal import Teacher
@@ -84,7 +84,7 @@ def measure_text(
             _, reading = fused_cross_entropy(hidden_NH, student.head, text_N, weights_N, chunk_tokens=chunk_tokens)
         else:
             signal = teacher.score(batch.tokens)
-            _, reading = fused_with_readings(
+            _, reading = fused_with_statistics(
                 hidden_NH,
                 student.head,
                 signal.hidden_NH,

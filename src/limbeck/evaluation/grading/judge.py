@@ -7,9 +7,9 @@ only if it wins in both orders; if the preference changes with the order, the pa
 parsed gives no preference. In an evaluation with a judge, its preferences are the only measure. Where rows have a
 grader too, a note says how far both agree.
 
-A judge is any `Writer`, local or hosted, and its preference is parsed from its text. Comparing the log-probabilities of
-the choices instead would always give a preference, even where the model did not understand the prompt, and would need a
-local model. Text that contains no preference is visible, stored and counted.
+A judge is any `AnswerGenerator`, local or hosted, and its preference is parsed from its text. Comparing the
+log-probabilities of the choices instead would always give a preference, even where the model did not understand the
+prompt, and would need a local model. Text that contains no preference is visible, stored and counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from limbeck.rollouts.sampling import Purpose, stream_key
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.lines import append_line, event_line, iterate_lines
 from limbeck.runs.store import WriteEvent
-from limbeck.teachers.writer import HostedWriter, LocalWriter, Question, Writer
+from limbeck.teachers.writer import AnswerGenerator, HostedGenerator, LocalGenerator, TeacherRequest
 from limbeck.training.generation import choose_method, engine_for
 
 __all__ = ["ALIAS", "Judge", "Judged", "agreement", "collect_judgements", "find_judge", "judge_pairs"]
@@ -147,14 +147,14 @@ def judge_pairs(
     """The judge's preferences for each pair of aliases; stored replies are used again."""
     prompts, rows = models[0].prompts, {model.alias: evaluation.read_answers(model.alias) for model in models}
     references = {key_of(prompt): prompt.reference for prompt in prompts}
-    writer = _writer(evaluation, judge, device)
+    generator = _generator(evaluation, judge, device)
     found: dict[tuple[str, str], Judged] = {}
     for one, two in pairs:
         log("phase", phase=progress.judging(first=one, second=two))
         compared = answer_pairs(rows[one], rows[two], references)
         try:
             found[one, two] = collect_judgements(
-                writer,
+                generator,
                 compared,
                 judge.rubric,
                 evaluation.judgements_path,
@@ -167,7 +167,7 @@ def judge_pairs(
 
 
 def collect_judgements(
-    writer: Writer,
+    generator: AnswerGenerator,
     pairs: Sequence[AnswerPair],
     rubric: Rubric,
     path: Path,
@@ -185,7 +185,7 @@ def collect_judgements(
         comparison = compare(*judged.models(teacher, student))
 
     Args:
-        writer: a `LocalWriter` at temperature 0 with 16 tokens or more for its reply (more if the rubric requires
+        generator: a `LocalGenerator` at temperature 0 with 16 tokens or more for its reply (more if the rubric requires
             reasons), or a hosted one. An empty reply is not stored, so it is requested again next time.
         judge: the judge's name; the same prompt to two judges is two lines of the file.
         models: the names of the two models in the file, for people.
@@ -204,8 +204,10 @@ def collect_judgements(
     for start in range(0, len(missing), num_at_once):
         names = missing[start : start + num_at_once]
         keys = [stream_key(seed, Purpose.EVALUATION, 0, name, 0, 0) for name in names]
-        prompts = [Question((Message("user", requests[name][2]),), key) for name, key in zip(names, keys, strict=True)]
-        for name, answer in zip(names, writer.write(prompts), strict=True):
+        prompts = [
+            TeacherRequest((Message("user", requests[name][2]),), key) for name, key in zip(names, keys, strict=True)
+        ]
+        for name, answer in zip(names, generator.generate(prompts), strict=True):
             pair, swapped, _ = requests[name]
             about = {"key": pair.key, "source": pair.source, "sample": pair.sample}
             shown = {"judge": judge, "rubric": rubric.sha256, "a": models[swapped], "b": models[not swapped]}
@@ -228,18 +230,18 @@ def agreement(judged: Judged, first: GradedModel, second: GradedModel, *, seed: 
     return kappa(winners(first_P - second_P), winners(preferred_P - other_P), seed=seed)
 
 
-def _writer(evaluation: Evaluation, judge: Judge, device: str) -> Writer:
+def _generator(evaluation: Evaluation, judge: Judge, device: str) -> AnswerGenerator:
     evaluated = judge.model
     if evaluated.hosted is not None:
         teacher = hosted_teacher(evaluation, evaluated)
-        return HostedWriter(teacher, judge.max_tokens, 0.0, 0, lambda kind, **fields: None)
+        return HostedGenerator(teacher, judge.max_tokens, 0.0, 0, lambda kind, **fields: None)
     model = load_evaluated(evaluated, device)
     # a judge of the same name with other weights is another judge
     evaluation.learn(f"{ALIAS} {evaluated.name}", {"weights": weights_hash(model.module)})
     dialogue = evaluated.local
-    way = choose_method(model, max_length=dialogue.num_positions, pad_id=dialogue.pad_id).way
-    engine = engine_for(model, dialogue, way, num_slots=judge.slots)
-    return LocalWriter(engine, dialogue, 0.0, judge.max_tokens)
+    decoder = choose_method(model, max_length=dialogue.num_positions, pad_id=dialogue.pad_id).decoder
+    engine = engine_for(model, dialogue, decoder, num_slots=judge.slots)
+    return LocalGenerator(engine, dialogue, 0.0, judge.max_tokens)
 
 
 def _judged(

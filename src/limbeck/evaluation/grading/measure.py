@@ -21,7 +21,7 @@ from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel
 from limbeck.evaluation.grading.graders import Columns, Grade, chrf, grade_answer
 from limbeck.evaluation.grading.written_numbers import unit_of, written_numbers
 from limbeck.evaluation.messages import grading as messages
-from limbeck.recipe.grader import GraderSettings, Kind
+from limbeck.recipe.grader import GraderKind, GraderSettings
 
 __all__ = ["MeasureText", "ScoreMeasure", "choose_grader", "choose_measure", "grade_answers", "graded_model"]
 
@@ -100,7 +100,7 @@ def choose_grader(
     return settings
 
 
-def _kind_by_form(reference: str) -> Kind:
+def _kind_by_form(reference: str) -> GraderKind:
     if reference.lstrip().startswith(("{", "[")):
         try:
             json.loads(reference)

@@ -84,7 +84,7 @@ def scoring_server(*, alias: str, model: str) -> Text:
     )
 
 
-@error(ModelError, "model.too-short.answer")
+@error(ModelError, "model.too-short.evaluated-answer")
 def answer_too_long(*, model: str, num_positions: int, prompt_tokens: int, max_tokens: int, fitting: int) -> Text:
     return Text(
         given="The longest prompt has {prompt_tokens} tokens and an answer has up to {max_tokens}; {model} has "
@@ -94,7 +94,7 @@ def answer_too_long(*, model: str, num_positions: int, prompt_tokens: int, max_t
     )
 
 
-@error(ModelError, "model.too-short.prompt")
+@error(ModelError, "model.too-short.evaluated-prompt")
 def prompt_too_long(*, model: str, num_positions: int, prompt_tokens: int) -> Text:
     return Text(
         given="The longest prompt has {prompt_tokens} tokens; {model} has {num_positions} positions.",

@@ -163,7 +163,7 @@ def never_settled(*, band: float) -> str:
     )
 
 
-@note("evaluation.no-verdict")
+@note("evaluation.overlap-no-verdict")
 def no_verdict() -> str:
     return (
         "No verdict: character overlap does not show which answer is better. Add reference answers, --grader or "

@@ -24,7 +24,7 @@ from limbeck.rollouts.request import Completion
 from limbeck.rollouts.sampling import Purpose, Sampling
 from limbeck.runs.store import Run, WriteEvent
 from limbeck.teachers.signal import Teacher
-from limbeck.training.answers import as_student_reads, ask_teacher
+from limbeck.training.answers import generate_teacher_answers, in_student_template
 from limbeck.training.material import Material
 from limbeck.training.setup import Models, make_engine
 from limbeck.training.state import TrainState
@@ -140,9 +140,9 @@ def prepare_held_out(run: Run, log: WriteEvent, recipe: Recipe, material: Materi
         stored = [rows[prompt.content_hash] for prompt in prompts]
         return HeldOutSet(prompts, tuple(Completion(tuple(row["ids"]), (), bool(row["cut_off"])) for row in stored))
     log("phase", phase=messages.answering_held_out())
-    if recipe.scores and models.teacher is not None and models.teacher_writing is not None:
+    if recipe.scores and models.teacher is not None and models.teacher_generation is not None:
         texts = answer_prompts(
-            make_engine(models.teacher, models.teacher_writing, material.dialogue, recipe),
+            make_engine(models.teacher, models.teacher_generation, material.dialogue, recipe),
             prompts,
             max_new_tokens=material.answer_limit,
             sampling=Sampling(),
@@ -150,10 +150,10 @@ def prepare_held_out(run: Run, log: WriteEvent, recipe: Recipe, material: Materi
             seed=recipe.seed,
         )
     else:
-        answered = ask_teacher(run, log, recipe, material, models, prompts, 1)
+        answered = generate_teacher_answers(run, log, recipe, material, models, prompts, 1)
         prompts, answered = _with_text(prompts, answered, log)
-        texts = as_student_reads(answered, prompts, material)
-    student = make_engine(models.student, models.student_writing, material.dialogue, recipe)
+        texts = in_student_template(answered, prompts, material)
+    student = make_engine(models.student, models.student_generation, material.dialogue, recipe)
     run.write_answers(HELD_OUT_TEACHER, held_out_answer_rows(student, prompts, texts))
     return HeldOutSet(prompts, tuple(texts))
 

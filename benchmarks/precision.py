@@ -19,7 +19,7 @@ import torch
 from common import Table, about_here, figure, finish, models_cache
 
 from limbeck.evaluation.answering.answers import answer_prompts
-from limbeck.evaluation.answering.held_out import measure_text
+from limbeck.evaluation.answering.text_measures import measure_text
 from limbeck.machine import tune_process, use_machine
 from limbeck.models.language_model import LanguageModel
 from limbeck.recipe.recipe import Recipe

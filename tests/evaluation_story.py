@@ -14,7 +14,7 @@ import numpy as np
 
 from limbeck.evaluation.deciding.comparison import GradedAnswer, GradedModel, by_slice, common_scores, compare
 from limbeck.evaluation.deciding.statistics import gap_recovered, mean_score
-from limbeck.evaluation.deciding.verdict import after, before, words
+from limbeck.evaluation.deciding.verdict import decide_after, decide_before, verdict_text
 from limbeck.evaluation.grading.graders import Grade
 from limbeck.runs.marks import BETAS, MarkedAnswer, MarkSheet, Piece
 
@@ -49,10 +49,10 @@ def story(kind="after", *, num=200, seed=7, hostile=True):
     compared = [compare(graded[first], graded[second], seed=seed) for first, second in pairs]
     recovered, verdict = None, None
     if kind == "worth":
-        verdict = before(compared[0])
+        verdict = decide_before(compared[0])
     elif kind == "after":
         recovered = gap_recovered(*common_scores(*(graded[alias] for alias in ("student", "teacher", "distilled"))))
-        verdict = after(*compared, recovered)
+        verdict = decide_after(*compared, recovered)
     topics = {line["key"]: line["labels"]["topic"] for line in answers["student"]}
     first, second = pairs[0]
     result = {
@@ -77,7 +77,9 @@ def story(kind="after", *, num=200, seed=7, hostile=True):
             {"column": "topic", "value": topic, "first": first, "second": second, "difference": asdict(interval)}
             for topic, interval in by_slice(graded[first], graded[second], topics, seed=seed).items()
         ],
-        "verdict": None if verdict is None else {**json.loads(json.dumps(asdict(verdict))), "words": words(verdict)},
+        "verdict": None
+        if verdict is None
+        else {**json.loads(json.dumps(asdict(verdict))), "words": verdict_text(verdict)},
         "next_step": {"text": "The style of your team is next.", "command": "limbeck train style.yaml"},
         "notes": ["Training had no worth-it record for these prompts."] if kind == "after" else [],
     }

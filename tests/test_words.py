@@ -29,7 +29,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/embedded",
     "src/limbeck/driver.py",
     "src/limbeck/errors.py",
-    "src/limbeck/evaluation",
     "src/limbeck/http.py",
     "src/limbeck/machine.py",
     "src/limbeck/names.py",

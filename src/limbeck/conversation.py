@@ -11,7 +11,7 @@ from limbeck.data.dialogue import make_dialogue
 from limbeck.data.prompt import Message, PromptRow
 from limbeck.data.templates import choose_template
 from limbeck.errors import UsageError
-from limbeck.evaluation.answering.sides import own_options
+from limbeck.evaluation.answering.evaluated import template_options_of
 from limbeck.machine import use_machine
 from limbeck.models.load import load_model, max_positions
 from limbeck.models.resolve import parse_ref
@@ -46,7 +46,7 @@ class Conversation:
             tokenizer,
             self.model.generation_config,
             choose_template("student", tokenizer, tokenizer, student_name=model, teacher_name=model),
-            own_options(ref),
+            template_options_of(ref),
             num_real=self.model.head.num_real,
             num_positions=max_positions(loaded.module.config),
         )

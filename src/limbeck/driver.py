@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck import messages
-from limbeck.evaluation.during import HeldOut, best_step, evaluate, held_out_texts, refuse_ungraded
+from limbeck.evaluation.held_out import HeldOutSet, best_step, evaluate_held_out, prepare_held_out, refuse_ungraded
 from limbeck.evaluation.marking import mark_step, nearest_beta
 from limbeck.models.adapters import merge_adapters, save_adapters
 from limbeck.models.save import save_model, save_tokenizer_and_generation_config, weights_hash
@@ -222,7 +222,7 @@ def _run_steps(
     if checkpoint is None and recipe.answers_written:
         save_checkpoint(run.checkpoints_path, state)  # resumable while the teacher generates
     data = _training_data(log, plan, models)
-    held_out = held_out_texts(run, log.write, recipe, material, models)
+    held_out = prepare_held_out(run, log.write, recipe, material, models)
     if not recipe.scores:
         models = replace(models, teacher=None)  # its answers are stored; free its memory
     history: list[StepRecord] = []
@@ -267,13 +267,15 @@ def _training_data(log: EventLog, plan: CheckReport, models: Models) -> Training
     return TrainingData(material.train.prompts, teacher, targets, material.own)
 
 
-def _evaluate(log: EventLog, plan: CheckReport, state: TrainState, data: TrainingData, held_out: HeldOut) -> None:
+def _evaluate(log: EventLog, plan: CheckReport, state: TrainState, data: TrainingData, held_out: HeldOutSet) -> None:
     """Evaluate the student on fixed texts and on new answers; mark a few answers if the teacher scores."""
     log.write("phase", phase="evaluating")
     recipe = plan.recipe
     objective = objective_of(recipe) if recipe.scores else None
     limit, sampling = plan.material.answer_limit, sampling_of(recipe)
-    rows, fields = evaluate(state, data.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling)
+    rows, fields = evaluate_held_out(
+        state, data.teacher, held_out, objective, recipe, answer_limit=limit, sampling=sampling
+    )
     log.run.write_answers(f"held-out-step-{state.step:06d}", rows)
     log.write("evaluation", **fields)
     if data.teacher is None or objective is None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from limbeck.conversation import Conversation
 from limbeck.errors import UsageError
-from limbeck.evaluation.evaluate import evaluate_models, evaluate_run, worth_of
-from limbeck.evaluation.red_pen import mark_prompt, recipe_of_pair
+from limbeck.evaluation.mark_pair import mark_prompt, recipe_of_pair
+from limbeck.evaluation.run_evaluation import evaluate_models, evaluate_run, worth_of
 from limbeck.given import NO_ENVIRONMENT, AnyRecipe, Grader, given_for_run, given_models, given_recipe
 from limbeck.machine import precision_kept
 from limbeck.messages import no_prompts

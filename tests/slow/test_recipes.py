@@ -14,7 +14,7 @@ import torch
 from limbeck import api
 from limbeck.embedded.task import follows_style, grade
 from limbeck.evaluation.answering.answers import answer_prompts, text_of
-from limbeck.evaluation.deciding.statistics import Interval, gap_recovered, share
+from limbeck.evaluation.deciding.statistics import Interval, gap_recovered, share_interval
 from limbeck.models.load import load_model
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.files import load_recipe
@@ -50,7 +50,7 @@ def measure(name, material, recipe):
     prompts = material.held_out.prompts
     answers = [text_of(engine, done) for done in answer_prompts(engine, prompts, max_new_tokens=96)]
     right = tuple(grade(answer, prompt.reference or "") for answer, prompt in zip(answers, prompts, strict=True))
-    return Measured(tuple(answers), right, share(right))
+    return Measured(tuple(answers), right, share_interval(right))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def judged(run, pair):
     return {
         "gap_recovered": recovered.estimate,
         "exact": 100 * after.exact.estimate,
-        "style": share([follows_style(answer) for answer in after.answers]).estimate,
+        "style": share_interval([follows_style(answer) for answer in after.answers]).estimate,
     }
 
 

@@ -122,7 +122,7 @@ def test_what_is_unfit_is_labelled_counted_by_name_and_not_learnt(tmp_path, caps
     shown = " ".join(capsys.readouterr().err.split())
     assert "of 20 answers, 2 are missing" in shown
     assert "4 refused, 2 rejected" in shown
-    assert "2 of 3 held-out prompts have no text" in shown
+    assert "answer cannot be used: 2 of 3." in shown
 
 
 @pytest.mark.report("DL-09")

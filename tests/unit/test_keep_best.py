@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from builders import prompt_row
 from limbeck.driver import resume_run, train_run
 from limbeck.errors import Refusal, Stopped
-from limbeck.evaluation.during import best_step
 from limbeck.evaluation.grading import graders
+from limbeck.evaluation.held_out import best_step
 from limbeck.models.resolve import parse_ref
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.store import Run

@@ -102,7 +102,7 @@ def test_prompt_and_answer_fit_into_both_models_or_are_refused_at_the_start(
     told = rf"max_practice_tokens \(64\) need 1\d\d positions; \S*{named} has {min(student, teacher)} positions"
     with pytest.raises(ModelError, match=told):
         run(recipe)
-    with pytest.raises(ModelError, match=rf"an answer up to 64; \S*{named} has {min(student, teacher)} positions"):
+    with pytest.raises(ModelError, match=rf"an answer has up to 64; \S*{named} has {min(student, teacher)} positions"):
         api.worth(recipe, EvaluationOptions(max_tokens=64))
     assert not (tmp_path / "runs").exists()
 

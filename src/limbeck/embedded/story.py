@@ -12,7 +12,7 @@ from typing import Any
 from limbeck.driver import train_run
 from limbeck.embedded import FOLDER
 from limbeck.embedded.task import write_prompts
-from limbeck.evaluation.evaluate import evaluate_run, worth_of
+from limbeck.evaluation.run_evaluation import evaluate_run, worth_of
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.runs.evaluations import Evaluation

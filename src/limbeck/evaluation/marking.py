@@ -1,7 +1,7 @@
-"""Computes the marks of answers: both models read prompt and answer, and their distributions are compared everywhere.
+"""Computes the marks of answers: both models score prompt and answer, and their distributions are compared.
 
-Logits exist for a few positions at a time, so memory never goes with tokens x vocabulary. The formats are those of
-`runs.marks`.
+Logits exist for a few positions at a time, so memory does not grow with tokens x vocabulary. `runs.marks` has the
+formats.
 
 Shapes  N = completion tokens, H = hidden, V = vocabulary, K = candidates (up to both top-20), M = candidates of all.
 """
@@ -29,7 +29,7 @@ from limbeck.training.state import TrainState
 
 __all__ = ["compare_tokens", "mark_answers", "mark_step", "nearest_beta"]
 
-# Answers that a run marks at each evaluation: few enough that marking stays below a twentieth of its time.
+# Answers that a run marks at each evaluation: few, so that marking takes less than a twentieth of its time.
 NUM_HELD_OUT = 8
 NUM_PRACTISED = 4
 
@@ -48,10 +48,10 @@ def mark_answers(
     pad_id: int,
     share: bool = False,
 ) -> tuple[MarkedAnswer, ...]:
-    """The marks of each answer, in order; whoever wrote it, both models have just read it.
+    """The marks of each answer, in order. The answers may come from any model.
 
     Args:
-        temperature: of the run's objective; the divergences are also those at temperature 1.
+        temperature: of the run's objective; divergences are computed at this temperature and at 1.
         max_tokens, pad_id, share: as in `micro_batches`.
     """
     temperatures = tuple(dict.fromkeys((1.0, float(temperature))))
@@ -79,9 +79,9 @@ def mark_step(
     objective: Objective,
     max_tokens: int,
 ) -> tuple[MarkedAnswer, ...]:
-    """The marks that a run keeps of a step: its first practice answers, and first answers to held-out prompts.
+    """The marks that a run stores for a step: of its first practice answers and its first held-out answers.
 
-    The student has been updated since it wrote the practice answers; all are marked as it sees them now.
+    The student was updated after it generated the practice answers; the marks are those of the updated student.
     """
     practice = state.rollouts
     prompts = [replace(prompt, source=f"practice on {prompt.source}") for prompt in practice.prompts[:NUM_PRACTISED]]
@@ -98,7 +98,7 @@ def mark_step(
 
 
 def nearest_beta(objective: Objective) -> float:
-    """The stored beta that is nearest to what is minimised."""
+    """The stored beta that is nearest to the objective."""
     towards = {"divergence": objective.beta, "kl_mix": 1 - objective.forward_weight, "soft_targets": 0.0}
     return min(BETAS, key=lambda beta: abs(beta - towards[objective.kind]))
 
@@ -135,10 +135,10 @@ def compare_tokens(
     *,
     chunk_tokens: int | None = None,
 ) -> dict[str, Tensor]:
-    """What `runs.marks` stores of each token, from hidden states at the same N >= 1 positions; on the CPU.
+    """What `runs.marks` stores of each token, from hidden states at the same N >= 1 positions; results are on the CPU.
 
-    Names, types and units as there, but for `num_candidates` [N] in place of ends. The heads keep the same ids; the
-    divergences are those of `limbeck.divergence` at unit scale, within rounding of 1e-5 nats.
+    Names, types and units are those of `runs.marks`, with `num_candidates` [N] instead of ends. Both heads have the
+    same ids. The divergences are those of `limbeck.divergence` at unit scale, up to rounding of 1e-5 nats.
     """
     step = chunk_tokens or max(1, CHUNK_ELEMENTS // student_head.num_real)
     student_head, teacher_head = (head.widened(torch.float32) for head in (student_head, teacher_head))
@@ -175,7 +175,7 @@ def _compare(
         if temperature != 1:
             logq_NV, logp_NV = (_log_probabilities(logits_NV, temperature) for logits_NV in (student_NV, teacher_NV))
         for beta in BETAS:
-            objective = Objective(beta=beta, scale="unit")  # of distributions that are already softened
+            objective = Objective(beta=beta, scale="unit")  # the temperature is already applied
             columns.append(direct_value_and_gradient(objective, logq_NV, logp_NV, False)[0].clamp_(min=0))
     found["divergence"] = torch.stack(columns, dim=1).view(-1, len(temperatures), len(BETAS))
     return {name: values.float() if values.dtype == torch.float64 else values for name, values in found.items()}
@@ -186,11 +186,11 @@ def _log_probabilities(logits_NV: Tensor, temperature: float) -> Tensor:
 
 
 def _union_of_tops(logq_NV: Tensor, logp_NV: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [N, 2K] of both tops, the teacher's likeliest first, and which of them count: each id once."""
+    """Ids [N, 2K] of both top-k sets, the teacher's most likely first, and a mask that keeps each id once."""
     num = min(TOP, logp_NV.shape[-1])
     ids_NK = torch.cat([side_NV.topk(num).indices for side_NV in (logp_NV, logq_NV)], dim=-1).sort(-1).values
     order_NK = logp_NV.gather(-1, ids_NK).argsort(dim=-1, descending=True, stable=True)
-    ids_NK = ids_NK.gather(-1, order_NK)  # the two of a pair have the same key and stay neighbours
+    ids_NK = ids_NK.gather(-1, order_NK)  # equal ids have the same key and stay next to each other
     kept_NK = torch.ones_like(ids_NK, dtype=torch.bool)
     kept_NK[:, 1:] = ids_NK[:, 1:] != ids_NK[:, :-1]
     return ids_NK, kept_NK

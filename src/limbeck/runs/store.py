@@ -17,7 +17,7 @@ An event has a time (ISO 8601, UTC) and a kind; the first also has the format of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -28,9 +28,10 @@ from limbeck.runs.folder import LockedFolder
 from limbeck.runs.lines import FORMAT, append_line, event_line, iterate_lines, with_time
 from limbeck.runs.lock import Holder, lock_status
 
-__all__ = ["Run", "RunState", "RunStatus", "current_events", "list_runs"]
+__all__ = ["Run", "RunState", "RunStatus", "WriteEvent", "current_events", "list_runs"]
 
 RunState = Literal["running", "done", "failed", "stopped", "died"]
+WriteEvent = Callable[..., None]  # takes the kind of an event and its fields
 _ENDS: dict[object, RunState] = {"done": "done", "failed": "failed", "stopped": "stopped"}
 
 

@@ -10,7 +10,7 @@ answers/targets.jsonl   those that are trained on, as rows of the supervised rou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from limbeck.data.prompt import Prompt, Targets
 from limbeck.data.targets import holds_stop, make_targets
 from limbeck.recipe.recipe import Recipe
 from limbeck.rollouts.request import Completion
-from limbeck.runs.store import Run
+from limbeck.runs.store import Run, WriteEvent
 from limbeck.teachers.writer import generate_answers, rows_of
 from limbeck.training.material import Material, num_positions, render_rows
 from limbeck.training.setup import Models, make_answer_generator
@@ -37,8 +37,6 @@ __all__ = [
 TEACHER_ANSWERS = "teacher"
 TARGETS = "targets"
 NUM_SHOWN = 5
-
-WriteEvent = Callable[..., None]
 
 
 def store_teacher_answers(run: Run, log: WriteEvent, recipe: Recipe, material: Material, models: Models) -> None:

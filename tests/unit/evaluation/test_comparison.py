@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from limbeck.errors import Refusal, UsageError
 from limbeck.evaluation.deciding.comparison import by_slice, common_scores, compare, prompt_differences
-from limbeck.evaluation.deciding.statistics import difference, gap_recovered, share
+from limbeck.evaluation.deciding.statistics import difference, gap_recovered, share_interval
 
 
 def test_a_comparison_of_known_counts():
     found = compare(*pair_of_counts(40, 10, 30, 20), seed=3)
     assert found.difference == difference([1] * 40 + [0] * 60, [0] * 40 + [1] * 10 + [0] * 50, seed=3)
     assert found.difference.estimate == pytest.approx(0.3)
-    assert found.first_better == share([True] * 40 + [False] * 60)
+    assert found.first_better == share_interval([True] * 40 + [False] * 60)
     shares = (found.first_better, found.second_better, found.both_good, found.both_bad)
     assert [interval.estimate for interval in shares] == [0.4, 0.1, 0.3, 0.2]
     assert (found.num_asked, found.num_not_graded, found.seed, found.num_resamples) == (100, (0, 0), 3, 10_000)
@@ -46,7 +46,7 @@ def test_the_share_that_the_longer_answer_won():
     first = graded_model("a", [1, 1, 1, 0, 1, 1], lengths=[9, 9, 2, 2, 5, 9])
     second = graded_model("b", [0, 0, 0, 1, 0, 1], lengths=[3, 3, 3, 3, 5, 3])
     # the first four are decided and of unequal length: the longer won 1, 2 and 4
-    assert compare(first, second).longer_won == share([True, True, False, True])
+    assert compare(first, second).longer_won == share_interval([True, True, False, True])
     assert compare(graded_model("a", [1]), graded_model("b", [0])).longer_won is None
 
 
@@ -71,7 +71,7 @@ def test_failed_answers_are_counted_and_the_comparison_stands_on_common_prompts(
     assert (found.num_asked, found.num_not_graded) == (20, (6, 0))
     shuffled = replace(failing, answers=failing.answers[::-1])
     assert compare(shuffled, whole).difference == found.difference
-    with pytest.raises(UsageError, match="No prompt is graded for all of A, B"):
+    with pytest.raises(UsageError, match="No prompt has a grade for all of these models: A, B"):
         compare(graded_model("A", [None]), graded_model("B", [1]))
 
 
@@ -87,10 +87,10 @@ def test_other_prompts_are_refused_by_name_and_other_settings_flagged():
     first, second = graded_model("base", [1, 0, 1]), graded_model("tuned", [1, 0, 1])
     assert prompt_differences(first, second) == ()
     fewer = replace(second, answers=second.answers[1:])
-    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base was asked this") as refused:
+    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base has an answer to this prompt") as refused:
         compare(first, fewer)
     assert refused.value.code == "evaluation.prompts-unequal"
-    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base was asked this"):
+    with pytest.raises(Refusal, match=r"p\.jsonl:1: only base has an answer to this prompt"):
         compare(fewer, first)
     sampled = replace(second, settings={"temperature": 1.0})
     assert prompt_differences(first, sampled) == ("temperature: None for base, 1.0 for tuned",)
@@ -101,7 +101,8 @@ def test_other_prompts_are_refused_by_name_and_other_settings_flagged():
 def test_the_same_conversation_as_another_text_is_refused_unless_the_templates_differ_by_right():
     local = graded_model("local", [1, 0], template="<user>Q{}<end>")
     served = graded_model("served", [1, 0], template="<user>Q{}")
-    with pytest.raises(Refusal, match=r"2 prompts .*\s+p\.jsonl:1: from character 9 on, '<end>' and ''"):
+    with pytest.raises(Refusal, match=r"2 prompts differ .*\s+p\.jsonl:1: from character 9, '<end>' and ''"):
         compare(local, served)
     (note,) = compare(local, served, other_template=True).notes
-    assert note == "2 prompts went out as different texts; p.jsonl:1: from character 9 on, '<end>' and ''"
+    assert note.code == "evaluation.texts-differ"
+    assert note.parameters == {"num": 2, "example": "p.jsonl:1: from character 9, '<end>' and ''"}

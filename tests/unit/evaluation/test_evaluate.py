@@ -12,7 +12,7 @@ from limbeck import api
 from limbeck.cli import run_cli
 from limbeck.data.prompt import Message, PromptRow
 from limbeck.errors import ModelError, Refusal, UsageError
-from limbeck.evaluation.answering.sides import ask_once
+from limbeck.evaluation.answering.evaluated import unique_prompts
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.evaluations import Evaluation, list_evaluations
 from pairs import write_pair
@@ -147,7 +147,7 @@ def test_failed_answers_are_counted_and_scores_say_of_how_many(tmp_path):
     assert student["score"]["n"] == 14
     (compared,) = result["comparisons"]
     assert (compared["difference"]["n"], compared["num_asked"], compared["num_not_graded"]) == (14, 20, [0, 6])
-    assert any("6 of 20 questions failed" in note for note in result["notes"])
+    assert any("failed requests, which have no answer: 6 of 20." in note for note in result["notes"])
     assert evaluation.read_answers("student")[0]["grade_reason"] == "server failed"
 
 
@@ -186,9 +186,9 @@ def test_models_alike_get_the_same_text_and_others_are_flagged(tmp_path):
     assert "SECRET" not in json.dumps(prompts)
     notes = " ".join([*result["notes"], *(note for each in result["comparisons"] for note in each["notes"])])
     for flagged in (
-        "model-2 has a template of its own",
-        "teacher splits text otherwise",
-        "10 prompts went out as diff",
+        "model-2: its own chat template is not used",
+        "teacher: it tokenises differently from student",
+        "different text for 10 prompts",
     ):
         assert flagged in notes
     assert {model["alias"]: model["divergence_to_teacher"] for model in result["models"]} == dict.fromkeys(prompts)
@@ -254,7 +254,7 @@ def test_a_repeated_prompt_is_asked_and_counted_once(tmp_path):
     assert result["prompts"]["num"] == 3
     assert [model["num_asked"] for model in result["models"]] == [3, 3]
     assert result["comparisons"][0]["difference"]["n"] == 3, "an interval over five would be too narrow"
-    assert "2 of 5 rows repeat the prompt of another: each is asked once." in result["notes"]
+    assert "Rows that repeat the prompt of another row: 2 of 5. Each prompt is evaluated once." in result["notes"]
     assert any("different reference answers: 1" in note for note in result["notes"])
 
 
@@ -264,7 +264,7 @@ def test_each_reference_of_a_repeated_prompt_is_right():
         PromptRow(messages, reference, f"rows.jsonl:{line}", others=others)
         for line, (reference, others) in enumerate([(None, ()), ("yes", ("yeah",)), ("aye", ("yes",))], start=1)
     ]
-    (row,), notes = ask_once(rows)
+    (row,), notes = unique_prompts(rows)
     assert (row.reference, row.others, row.source) == ("yes", ("yeah", "aye"), "rows.jsonl:1")
     assert len(notes) == 2
 
@@ -296,4 +296,4 @@ def test_a_note_that_holds_for_several_models_is_told_once(tmp_path):
 def test_where_both_are_bad_the_next_step_is_answers_of_ones_own(tmp_path):
     result = api.worth(pair_with(tmp_path, ["nobody says this"] * 60, num=60), SHORT).result()
     assert result["verdict"]["decision"] == "don't"
-    assert "of your own" in result["next_step"]["text"]
+    assert "human-written answers" in result["next_step"]["text"]

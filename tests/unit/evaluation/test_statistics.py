@@ -16,7 +16,7 @@ from limbeck.evaluation.deciding.statistics import (
     kappa,
     mean_per_token,
     mean_score,
-    share,
+    share_interval,
 )
 
 SLOW_1000 = pytest.param(1000, marks=pytest.mark.slow)
@@ -33,25 +33,26 @@ def difference_of_counts(num: int, num_won: int, num_lost: int) -> Interval:
 
 def test_share_is_wilsons_interval():
     # Wilson 1927 for 8 of 10: centre (0.8 + z²/20) / (1 + z²/10), z = 1.96: 0.4902 and 0.9433
-    interval = share([True] * 8 + [False] * 2)
+    interval = share_interval([True] * 8 + [False] * 2)
     assert interval.estimate == 0.8
     assert (interval.low, interval.high) == pytest.approx((0.490162, 0.943318), abs=1e-5)
     assert interval.n == 10
 
 
 def test_share_stays_within_0_and_1():
-    assert share([False] * 5).low == 0
-    assert share([True] * 5).high == 1
-    assert share([True] * 5).low == pytest.approx(1 / (1 + 1.959964**2 / 5), abs=1e-6)
+    assert share_interval([False] * 5).low == 0
+    assert share_interval([True] * 5).high == 1
+    assert share_interval([True] * 5).low == pytest.approx(1 / (1 + 1.959964**2 / 5), abs=1e-6)
     with pytest.raises(ValueError, match="at least one"):
-        share([])
+        share_interval([])
 
 
 @pytest.mark.parametrize("true_share", [0.05, 0.3, 0.5])
 def test_share_covers_the_truth_in_about_95_of_100_sets(true_share):
     rng = np.random.default_rng(0)
     covered = [
-        (interval := share(list(rng.random(100) < true_share))).low <= true_share <= interval.high for _ in range(2000)
+        (interval := share_interval(list(rng.random(100) < true_share))).low <= true_share <= interval.high
+        for _ in range(2000)
     ]
     assert 0.93 <= np.mean(covered) <= 0.98
 
@@ -196,12 +197,12 @@ def test_deviation_is_that_of_the_differences_and_the_imaginary_prompts():
 
 @pytest.mark.parametrize("bad", [([], []), ([1.0], [1.0, 0.0]), ([math.nan], [0.0]), ([[1.0]], [[0.0]])])
 def test_what_is_not_graded_is_never_a_number(bad):
-    with pytest.raises(ValueError, match=r"paired by prompt|leave out what is not graded"):
+    with pytest.raises(ValueError, match=r"paired by prompt|leave out rows without a grade"):
         difference(*bad)
 
 
 def test_mean_score_is_wilsons_for_0_and_1_and_a_bootstrap_between():
-    assert mean_score([1, 1, 0]) == share([True, True, False])
+    assert mean_score([1, 1, 0]) == share_interval([True, True, False])
     rng = np.random.default_rng(16)
     scores = rng.beta(2, 3, size=200)
     interval = mean_score(scores)

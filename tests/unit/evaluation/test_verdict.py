@@ -9,8 +9,15 @@ import pytest
 from graded import pair_of_counts
 
 from limbeck.evaluation.deciding.comparison import Comparison, compare
-from limbeck.evaluation.deciding.statistics import Interval, difference, share
-from limbeck.evaluation.deciding.verdict import Decision, Reason, after, before, points, prompts_needed, words
+from limbeck.evaluation.deciding.statistics import Interval, difference, share_interval
+from limbeck.evaluation.deciding.verdict import (
+    Decision,
+    Reason,
+    decide_after,
+    decide_before,
+    prompts_needed,
+    verdict_text,
+)
 
 
 @cache
@@ -30,7 +37,7 @@ def decide(first: int, second: int, ties: int) -> Decision:
     """The verdict on 0/1 grades, which are known by how many prompts only the first, or only the second, has good."""
     values = np.concatenate([np.ones(first), -np.ones(second), np.zeros(ties)])
     found = difference(values, np.zeros_like(values))
-    return before(of((found.estimate, found.low, found.high), n=found.n)).decision
+    return decide_before(of((found.estimate, found.low, found.high), n=found.n)).decision
 
 
 def of(difference: tuple[float, float, float], *, n: int = 200) -> Comparison:
@@ -49,22 +56,22 @@ def of(difference: tuple[float, float, float], *, n: int = 200) -> Comparison:
     ],
 )
 def test_the_rule_before(difference, decision):
-    found = before(of(difference))
+    found = decide_before(of(difference))
     assert found.decision == decision
     assert found.gap == of(difference).difference
     assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE and difference[0] != 0.0999)
 
 
 def test_the_band_is_a_setting():
-    assert before(of((0.07, 0.02, 0.12)), band=0.05).decision == Decision.DISTIL
-    assert before(of((0.07, 0.02, 0.12)), band=0.2).decision == Decision.DONT
+    assert decide_before(of((0.07, 0.02, 0.12)), band=0.05).decision == Decision.DISTIL
+    assert decide_before(of((0.07, 0.02, 0.12)), band=0.2).decision == Decision.DONT
 
 
 def test_what_ties_say():
-    assert Reason.BOTH_BAD in before(compared(10, 5, 10, 75)).reasons
-    assert Reason.BOTH_GOOD in before(compared(10, 5, 75, 10)).reasons
-    assert before(compared(50, 10, 20, 20)).reasons == (Reason.CLEAR_GAP,)
-    assert before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
+    assert Reason.BOTH_BAD in decide_before(compared(10, 5, 10, 75)).reasons
+    assert Reason.BOTH_GOOD in decide_before(compared(10, 5, 75, 10)).reasons
+    assert decide_before(compared(50, 10, 20, 20)).reasons == (Reason.CLEAR_GAP,)
+    assert decide_before(compared(10, 50, 20, 20)).reasons == (Reason.STUDENT_AHEAD,)
 
 
 @pytest.mark.parametrize("share_apart", [0.1, 0.3, 0.5, 1.0])
@@ -78,7 +85,7 @@ def test_a_planted_gap_of_20_points_gets_distil_at_200_prompts():
     found = decisions(200, 0.2, 0.4, num_sets=500, seed=2)
     assert found.count(Decision.DISTIL) / len(found) >= 0.98
     assert found.count(Decision.DONT) == 0
-    assert before(compared(60, 20, 60, 60)).decision == Decision.DISTIL
+    assert decide_before(compared(60, 20, 60, 60)).decision == Decision.DISTIL
 
 
 @pytest.mark.parametrize(
@@ -114,7 +121,7 @@ def test_asking_more_prompts_once_hardly_raises_the_false_rate():
     num_wrong = 0
     for counts in rng.multinomial(num, chances, size=1500).tolist():
         decision = decide(*counts)
-        more = before(compared(*counts, 0)).more_prompts
+        more = decide_before(compared(*counts, 0)).more_prompts
         if more is not None and more <= 3000:
             decision = decide(*(np.array(counts) + rng.multinomial(more, chances)).tolist())
         num_wrong += decision == Decision.DISTIL
@@ -138,37 +145,82 @@ CLEAR, NOTHING, WIDE = (0.3, 0.2, 0.4), (0.0, -0.05, 0.05), (0.05, -0.05, 0.15)
     ],
 )
 def test_the_rule_after(gain, left, decision, reason):
-    found = after(of(gain), of(left), None)
+    found = decide_after(of(gain), of(left), None)
     assert found.decision == decision
     assert reason in found.reasons
     assert (found.more_prompts is not None) == (decision == Decision.NOT_SURE)
 
 
 def test_style_comes_next_when_many_answers_are_right_in_the_wrong_style():
-    style = share([True] * 14 + [False] * 26)
-    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
-    assert after(of(CLEAR), of(CLEAR), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
-    assert after(of(NOTHING), of(CLEAR), None, right_wrong_style=style).decision == Decision.BACK_TO_PLAN
-    few = share([True] * 10 + [False] * 30)
-    assert after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
+    style = share_interval([True] * 14 + [False] * 26)
+    assert decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert decide_after(of(CLEAR), of(CLEAR), None, right_wrong_style=style).decision == Decision.STYLE_NEXT
+    assert decide_after(of(NOTHING), of(CLEAR), None, right_wrong_style=style).decision == Decision.BACK_TO_PLAN
+    few = share_interval([True] * 10 + [False] * 30)
+    assert decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=few).decision == Decision.SHIP
 
 
-def test_words_for_people():
-    assert points(Interval(0.31, 0.24, 0.38, 200)) == "+31 points (+24 to +38, 200 prompts)"
-    assert words(before(of((0.31, 0.24, 0.38)))) == [
-        "Distil: teacher against student +31 points (+24 to +38, 200 prompts).",
-        "The teacher is clearly better.",
+def test_the_verdict_comes_first_and_has_its_interval():
+    text = verdict_text(decide_before(of((0.31, 0.24, 0.38))))
+    assert text == [
+        "Distilling is worth it: the teacher is better than the original student (+31 points, 95% CI +24 to +38). "
+        "200 prompts."
     ]
-    unsure = words(before(of((0.12, -0.02, 0.26), n=60)))
-    assert unsure[1] == "The interval allows both answers."
-    assert unsure[2].startswith("If it is as it looks now, about 630 more prompts settle it")
-    assert "no number of prompts settles it" in words(before(of((0.1, 0.0, 0.2))))[-1]
-    done = words(after(of(CLEAR), of(NOTHING), Interval(0.79, 0.58, 1.01, 200)))
-    assert done[0].endswith(
-        "teacher against distilled +0 points (-5 to +5, 200 prompts), share of the gap recovered 79% (58% to 101%)."
+    assert (text[0].code, text[0].parameters) == (
+        "evaluation.worth-it",
+        {"points": 31, "low": 24, "high": 38, "num": 200},
     )
-    assert "recovered undefined" in words(after(of(CLEAR), of(NOTHING), None))[0]
-    assert words(after(of(CLEAR), of((-0.1, -0.2, -0.01)), None))[0].startswith("Check grader and leak: ")
+    unsure = verdict_text(decide_before(of((0.12, -0.02, 0.26), n=60)))
+    assert [each.code for each in unsure] == ["evaluation.worth-undecided", "evaluation.more-prompts"]
+    assert unsure[0].parameters["band"] == 10
+    assert unsure[1].startswith("About 630 more prompts would probably settle it")
+    never = verdict_text(decide_before(of((0.1, 0.0, 0.2))))
+    assert [each.code for each in never] == ["evaluation.worth-undecided", "evaluation.never-settled"]
+    assert [each.code for each in verdict_text(decide_before(of((-0.2, -0.3, -0.1))))] == ["evaluation.student-ahead"]
+    assert [each.code for each in verdict_text(decide_before(compared(0, 0, 5, 195)))] == [
+        "evaluation.not-worth-it",
+        "evaluation.both-bad",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gain", "left", "code"),
+    [
+        (CLEAR, NOTHING, "better-and-near-teacher"),
+        (CLEAR, CLEAR, "better-and-far-from-teacher"),
+        (CLEAR, WIDE, "better-rest-undecided"),
+        (CLEAR, (-0.1, -0.2, -0.01), "above-teacher"),
+        (NOTHING, CLEAR, "not-better"),
+        ((-0.2, -0.3, -0.1), CLEAR, "worse"),
+        (WIDE, CLEAR, "gain-undecided"),
+    ],
+)
+def test_each_decision_after_training_has_its_sentence(gain, left, code):
+    first, second, *_ = verdict_text(decide_after(of(gain), of(left), None))
+    shown = tuple(-value for value in (left[0], left[2], left[1])) if code == "above-teacher" else gain
+    assert first.code == f"evaluation.{code}"
+    numbers = [first.parameters[name] for name in ("points", "low", "high")]
+    assert numbers == pytest.approx([100 * value for value in shown])
+    assert second.code == ("evaluation.gain" if code == "above-teacher" else "evaluation.teacher-lead")
+
+
+def test_the_share_of_the_gap_is_shown_for_ten_prompts_and_more():
+    def text(recovered):
+        return verdict_text(decide_after(of(CLEAR), of(NOTHING), recovered))
+
+    done = text(Interval(0.79, 0.58, 1.01, 200))
+    assert done == [
+        "The distilled student is better than before (+30 points, 95% CI +20 to +40) and within 10 points of the "
+        "teacher. 200 prompts.",
+        "Teacher compared with the distilled student: +0 points (95% CI -5 to +5, 200 prompts).",
+        "Share of the gap recovered: 79% (95% CI 58% to 101%).",
+    ]
+    assert text(None)[2].code == "evaluation.recovered-undefined"
+    assert len(text(Interval(0.79, 0.58, 1.01, 10))) == 3
+    assert len(text(Interval(0.79, 0.58, 1.01, 9))) == 2
+    style = share_interval([True] * 14 + [False] * 26)
+    (first, *_) = verdict_text(decide_after(of(CLEAR), of(NOTHING), None, right_wrong_style=style))
+    assert first.code == "evaluation.better-in-wrong-style"
 
 
 @pytest.mark.parametrize(
@@ -181,15 +233,15 @@ def test_words_for_people():
     ],
 )
 def test_above_the_teacher_means_the_whole_interval(left, decision):
-    assert after(of(CLEAR), of(left), None).decision == decision
+    assert decide_after(of(CLEAR), of(left), None).decision == decision
 
 
 @pytest.mark.parametrize(
     ("more", "said"), [(1, "1"), (37, "37"), (99, "99"), (101, "110"), (630, "630"), (1234, "1,300")]
 )
 def test_more_prompts_are_rounded_up_to_two_digits(more, said):
-    verdict = replace(before(of((0.12, -0.02, 0.26))), more_prompts=more)
-    assert f"about {said} more prompts" in words(verdict)[-1]
+    verdict = replace(decide_before(of((0.12, -0.02, 0.26))), more_prompts=more)
+    assert f"about {said} more prompts" in verdict_text(verdict)[-1]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +273,7 @@ def test_the_number_of_prompts_is_the_first_at_which_four_of_five_sets_settle(ef
 
 
 def test_ties_are_mentioned_when_they_are_more_than_half():
-    assert before(compared(55, 45, 100, 0)).reasons == (Reason.UNSETTLED,)
-    assert before(compared(55, 44, 101, 0)).reasons == (Reason.UNSETTLED, Reason.BOTH_GOOD)
-    assert before(compared(55, 45, 0, 100)).reasons == (Reason.UNSETTLED,)
-    assert before(compared(55, 44, 0, 101)).reasons == (Reason.UNSETTLED, Reason.BOTH_BAD)
+    assert decide_before(compared(55, 45, 100, 0)).reasons == (Reason.UNSETTLED,)
+    assert decide_before(compared(55, 44, 101, 0)).reasons == (Reason.UNSETTLED, Reason.BOTH_GOOD)
+    assert decide_before(compared(55, 45, 0, 100)).reasons == (Reason.UNSETTLED,)
+    assert decide_before(compared(55, 44, 0, 101)).reasons == (Reason.UNSETTLED, Reason.BOTH_BAD)

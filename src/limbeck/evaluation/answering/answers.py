@@ -1,13 +1,13 @@
-"""Models answer prompts: the same for every model, greedy unless said otherwise, stored as the answers come.
+"""Local models answer prompts: with the same settings for every model, each answer stored as it is generated.
 
-The models are loaded one after the other and never together. An evaluation that was stopped goes on with what is
-open, and answers that an earlier evaluation of the workspace has to the very same question are taken from there.
+One model is loaded at a time. A stopped evaluation continues with the missing answers, and answers are reused if an
+earlier evaluation of the workspace has them for the same model, prompts and settings.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
@@ -16,7 +16,8 @@ import torch
 
 from limbeck.data.chat import conversation_key
 from limbeck.data.prompt import Prompt
-from limbeck.evaluation.answering.sides import Side
+from limbeck.evaluation.answering.evaluated import EvaluatedModel
+from limbeck.evaluation.messages import models as messages
 from limbeck.models.language_model import LanguageModel
 from limbeck.models.load import load_model
 from limbeck.models.save import weights_hash
@@ -24,14 +25,22 @@ from limbeck.rollouts.engine import Engine
 from limbeck.rollouts.request import Completion, GeneratedToken, GenerationRequest, prompt_requests
 from limbeck.rollouts.sampling import GREEDY, Purpose, Sampling, stream_key
 from limbeck.runs.evaluations import Evaluation, list_evaluations
+from limbeck.runs.store import WriteEvent
 from limbeck.training.generation import choose_method, engine_for
 
-__all__ = ["Answering", "answer_prompts", "answer_row", "answer_side", "asked_of", "labels_of", "load_side", "text_of"]
+__all__ = [
+    "GenerationSettings",
+    "answer_prompts",
+    "generate_answers_of",
+    "labels_of",
+    "load_evaluated",
+    "make_answer_row",
+    "prompt_samples",
+    "text_of",
+]
 
 CHUNKS_PER_SLOT = 4
 MAX_LABEL_LENGTH = 80
-
-Log = Callable[..., None]
 
 
 def answer_prompts(
@@ -43,18 +52,18 @@ def answer_prompts(
     purpose: Purpose = Purpose.EVALUATION,
     seed: int = 0,
 ) -> list[Completion]:
-    """One answer to each prompt, in order. The same seed gives the same random numbers to every model and time."""
+    """One answer to each prompt, in order. Every model gets the same random numbers for the same seed."""
     return engine.generate(prompt_requests(prompts, max_new_tokens, purpose=purpose, seed=seed), sampling)
 
 
 def text_of(engine: Engine, completion: Completion) -> str:
-    """The answer as text, without its stop token. For reading and grading only: text is never tokenised again."""
+    """The answer as text, without its stop token; for people and graders, as text is never tokenised again."""
     return engine.model.text(completion.text_ids)
 
 
 @dataclass(frozen=True)
-class Answering:
-    """How all models of an evaluation answer. At temperature 0 each writes one answer, the likeliest."""
+class GenerationSettings:
+    """How all models of an evaluation generate answers; greedily at temperature 0."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -63,91 +72,96 @@ class Answering:
     slots: int = 32
 
 
-def load_side(side: Side, device: str) -> LanguageModel:
-    """The weights of a model, its logits cut to the ids that count."""
-    model = load_model(side.ref, trainable=False, dtype=side.torch_dtype, device=torch.device(device))
-    return model.with_vocabulary(side.local.num_real)
+def load_evaluated(evaluated: EvaluatedModel, device: str) -> LanguageModel:
+    """Load the weights of a model; its logits are limited to the shared vocabulary."""
+    model = load_model(evaluated.ref, trainable=False, dtype=evaluated.torch_dtype, device=torch.device(device))
+    return model.with_vocabulary(evaluated.local.num_real)
 
 
-def answer_side(evaluation: Evaluation, side: Side, answering: Answering, device: str, log: Log) -> None:
-    """Let a model answer what it has not answered yet, each chunk of answers stored before the next is written.
+def generate_answers_of(
+    evaluation: Evaluation, evaluated: EvaluatedModel, settings: GenerationSettings, device: str, log: WriteEvent
+) -> None:
+    """Generate a model's missing answers, in chunks that are stored one after the other.
 
     Raises:
-        Refusal: the evaluation began with another model under this alias.
+        Refusal: the evaluation started with another model under this alias.
     """
-    model = load_side(side, device)
-    dialogue = side.local
+    model = load_evaluated(evaluated, device)
+    dialogue = evaluated.local
     facts: dict[str, object] = {
         "weights": weights_hash(model.module),
-        "dtype": side.dtype,
+        "dtype": evaluated.dtype,
         "template": dialogue.template.sha256,
-        # by their ids, which another tokenizer under the same name changes
-        "prompts": sha256("\0".join(prompt.content_hash for prompt in side.prompts).encode("ascii")).hexdigest(),
+        # by token ids, since the name of a tokenizer may stay when it changes
+        "prompts": sha256("\0".join(prompt.content_hash for prompt in evaluated.prompts).encode("ascii")).hexdigest(),
         "stop_ids": list(dialogue.stop.ids),
         "num_real": dialogue.num_real,
     }
-    evaluation.learn(side.alias, facts)
-    asked = asked_of(side, answering)
-    known = {(row["key"], row["sample"]) for row in evaluation.read_answers(side.alias)}
-    if not known and (rows := _answered_before(evaluation, side, facts, log)):
-        evaluation.write_answers(side.alias, rows)
+    evaluation.learn(evaluated.alias, facts)
+    samples = prompt_samples(evaluated, settings)
+    known = {(row["key"], row["sample"]) for row in evaluation.read_answers(evaluated.alias)}
+    if not known and (rows := _reusable_answers(evaluation, evaluated, facts, log)):
+        evaluation.write_answers(evaluated.alias, rows)
         return
-    todo = [(prompt, sample) for prompt, sample in asked if (conversation_key(prompt), sample) not in known]
+    todo = [(prompt, sample) for prompt, sample in samples if (conversation_key(prompt), sample) not in known]
     if not todo:
         return
-    longest = max(len(prompt.ids) for prompt in side.prompts) + answering.max_tokens
-    writing = choose_method(model, max_length=longest, pad_id=dialogue.pad_id)
-    engine = engine_for(model, dialogue, writing.decoder, num_slots=answering.slots)
-    size = CHUNKS_PER_SLOT * answering.slots
+    longest = max(len(prompt.ids) for prompt in evaluated.prompts) + settings.max_tokens
+    method = choose_method(model, max_length=longest, pad_id=dialogue.pad_id)
+    engine = engine_for(model, dialogue, method.decoder, num_slots=settings.slots)
+    size = CHUNKS_PER_SLOT * settings.slots
     for start in range(0, len(todo), size):
-        log("phase", phase=f"{side.alias} answers, {len(asked) - len(todo) + start} of {len(asked)} so far")
-        for row in _answer_chunk(engine, todo[start : start + size], answering):
-            evaluation.append_answer(side.alias, row)
+        num_done = len(samples) - len(todo) + start
+        log("phase", phase=messages.generating(model=evaluated.alias, num_done=num_done, total=len(samples)))
+        for row in _answer_chunk(engine, todo[start : start + size], settings):
+            evaluation.append_answer(evaluated.alias, row)
 
 
-def asked_of(side: Side, answering: Answering) -> list[tuple[Prompt, int]]:
+def prompt_samples(evaluated: EvaluatedModel, settings: GenerationSettings) -> list[tuple[Prompt, int]]:
     """Each prompt with the number of each of its samples."""
-    return [(prompt, sample) for prompt in side.prompts for sample in range(answering.samples)]
+    return [(prompt, sample) for prompt in evaluated.prompts for sample in range(settings.samples)]
 
 
-def _answered_before(evaluation: Evaluation, side: Side, facts: dict[str, object], log: Log) -> list[dict[str, Any]]:
-    """All answers of the same model to the same question in an earlier evaluation beside this one."""
+def _reusable_answers(
+    evaluation: Evaluation, evaluated: EvaluatedModel, facts: dict[str, object], log: WriteEvent
+) -> list[dict[str, Any]]:
+    """All answers that an earlier evaluation of the workspace has for the same model, prompts and settings."""
     settings = evaluation.asked()["settings"]
     for other in list_evaluations(evaluation.path.parents[1]):
         then = other.asked()
         alias = next((alias for alias, known in then.get("facts", {}).items() if known == facts), None)
         if other.name != evaluation.name and other.finished and then.get("settings") == settings and alias is not None:
-            log("phase", phase=f"{side.alias} answered all this in {other.name}")
+            log("phase", phase=messages.reused(model=evaluated.alias, evaluation=other.name))
             return [{**row, "grade": None, "grade_reason": None} for row in other.read_answers(alias)]
     return []
 
 
 def _answer_chunk(
-    engine: Engine, asked: Sequence[tuple[Prompt, int]], answering: Answering
+    engine: Engine, samples: Sequence[tuple[Prompt, int]], settings: GenerationSettings
 ) -> Iterator[dict[str, object]]:
-    """The answers as rows, with how long each took from its turn to its end and its share of the chunk's time."""
+    """The answers as rows, each with its seconds from start to end and its share of the chunk's seconds."""
     requests = [
         GenerationRequest(
             prompt.ids,
-            stream_key(answering.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
-            answering.max_tokens,
+            stream_key(settings.seed, Purpose.EVALUATION, 0, prompt.content_hash, prompt.occurrence, sample),
+            settings.max_tokens,
         )
-        for prompt, sample in asked
+        for prompt, sample in samples
     ]
     written: list[list[GeneratedToken]] = [[] for _ in requests]
     begun, ended = [0.0] * len(requests), [0.0] * len(requests)
     started = before = time.perf_counter()
-    for event in engine.stream(requests, Sampling(answering.temperature)):
+    for event in engine.stream(requests, Sampling(settings.temperature)):
         now = time.perf_counter()
         if not written[event.request]:
-            begun[event.request] = before  # its prompt was read since the token before
+            begun[event.request] = before  # its prompt was processed after the token before
         written[event.request].append(event)
         ended[event.request] = before = now
     engine_s = (time.perf_counter() - started) / len(requests)
-    for row, (prompt, sample) in enumerate(asked):
+    for row, (prompt, sample) in enumerate(samples):
         ids = tuple(event.token for event in written[row])
         done = Completion(ids, (), written[row][-1].end == "limit")
-        yield answer_row(
+        yield make_answer_row(
             prompt,
             sample,
             answer=text_of(engine, done),
@@ -160,8 +174,8 @@ def _answer_chunk(
         )
 
 
-def answer_row(prompt: Prompt, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
-    """An answer as it is stored, before it is graded; None for what is not known of it."""
+def make_answer_row(prompt: Prompt, sample: int, *, cut_off: bool = False, **found: object) -> dict[str, object]:
+    """An answer as it is stored, before it is graded; None for unknown values."""
     return {
         "key": conversation_key(prompt),
         "source": prompt.source,
@@ -179,7 +193,7 @@ def answer_row(prompt: Prompt, sample: int, *, cut_off: bool = False, **found: o
 
 
 def labels_of(prompt: Prompt) -> dict[str, str]:
-    """The row's other columns with one short value, by which an evaluation can be sliced."""
+    """The row's other columns with a single short value, for slices."""
     return {
         name: str(value)
         for name, value in prompt.extra.items()

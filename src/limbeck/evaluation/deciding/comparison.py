@@ -1,7 +1,7 @@
-"""Two models on the same prompts: who is better where, by how much, and on how many of the prompts asked.
+"""Two models on the same prompts: which is better on which prompts, and by how much.
 
-Only prompts that both answers are graded for take part, and how many were asked stands beside: a failed answer is
-counted and never filled in. Comparing models that were asked other prompts is refused.
+A comparison uses the prompts for which both answers have a grade, and counts the others: a missing answer or grade is
+never replaced by a number. Models with different prompts cannot be compared.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from limbeck.data.row_errors import indented_lines
-from limbeck.errors import Refusal, UsageError
-from limbeck.evaluation.deciding.statistics import NUM_RESAMPLES, Interval, difference, difference_deviation, share
+from limbeck.evaluation.deciding.statistics import (
+    NUM_RESAMPLES,
+    Interval,
+    difference,
+    difference_deviation,
+    share_interval,
+)
 from limbeck.evaluation.grading.graders import Grade
+from limbeck.evaluation.messages import verdicts as messages
 
 __all__ = ["Comparison", "GradedAnswer", "GradedModel", "by_slice", "common_scores", "compare", "prompt_differences"]
 
@@ -26,9 +32,9 @@ SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """`key` names the prompt by its conversation, `prompt_text` is exactly what went out.
+    """The grade of one answer. `key` identifies the prompt by its conversation, `prompt_text` is the exact text sent.
 
-    `length` is the answer's (None: there is no answer), `source` the row's place for people.
+    `source` is the place of the row, for people. `length` is that of the answer, None if there is no answer.
     """
 
     key: str
@@ -40,9 +46,9 @@ class GradedAnswer:
 
 @dataclass(frozen=True)
 class GradedModel:
-    """Every prompt that a model was asked, each once; `settings` are those of its answering.
+    """A model's graded answers, one for each prompt; `settings` are those of the generation.
 
-    Where the grades are preferences of a model between two, and not of graders, `judge` is its name.
+    `judge` is the name of the judge if the grades are its preferences; None if they come from graders.
     """
 
     name: str
@@ -52,16 +58,17 @@ class GradedModel:
 
     def by_key(self) -> dict[str, GradedAnswer]:
         found = {answer.key: answer for answer in self.answers}
-        assert len(found) == len(self.answers), "a prompt stands twice"
+        assert len(found) == len(self.answers), "a prompt occurs twice"
         return found
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`difference` is first - second. A tie is a difference within `TIE_WITHIN`; the shares of it and of either being
-    better add to 1. It is of two good or two bad answers, which is not known (None) where grades are preferences.
+    """`difference` is first - second; `deviation` is its standard deviation over prompts.
 
-    `longer_won` is the share of prompts won by the longer answer, of those won by either and not equally long.
+    A difference of up to `TIE_WITHIN` is a tie, so `first_better`, `second_better` and `tied` add up to 1. Ties are
+    split into `both_good` and `both_bad`; preferences have neither. `longer_won` is the share of prompts won by the
+    longer answer, among those without a tie and with answers of different length.
     """
 
     first: str
@@ -82,23 +89,20 @@ class Comparison:
 
 
 def compare(first: GradedModel, second: GradedModel, *, other_template: bool = False, seed: int = 0) -> Comparison:
-    """First against second on the prompts that both are graded for.
+    """Compare two models on the prompts for which both have a grade.
 
     Args:
-        other_template: the models write the same conversation in templates of their own (other families). The texts
-            then differ, which goes to the notes; otherwise it is refused.
-        seed: of the resamples.
+        other_template: whether the models may use different chat templates (models of two families). Texts that differ
+            are then a note; otherwise they are an error.
+        seed: of the resampling.
 
     Raises:
-        Refusal: they were asked other prompts, or a judge graded one of them alone.
-        UsageError: no prompt is graded for both.
+        Refusal: the prompts differ, or only one of the models was graded by a judge.
+        UsageError: no prompt has a grade for both.
     """
     if first.judge != second.judge:
-        raise Refusal(
-            "evaluation.measures-mixed",
-            given=f"{first.name} is graded by {_measure(first)}, {second.name} by {_measure(second)}.",
-            needed="A preference between two answers and a grade of one answer are on no common scale.",
-            fix="Grade both in the same way.",
+        raise messages.measures_mixed(
+            first=first.name, first_measure=_measure(first), second=second.name, second_measure=_measure(second)
         )
     notes = prompt_differences(first, second, other_template=other_template)
     first_P, second_P = common_scores(first, second)
@@ -111,12 +115,12 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
         second=second.name,
         difference=difference(first_P, second_P, seed=seed),
         deviation=difference_deviation(first_P, second_P),
-        first_better=share((won_P > 0).tolist()),
-        second_better=share((won_P < 0).tolist()),
-        tied=share((won_P == 0).tolist()),
-        both_good=None if first.judge else share(((won_P == 0) & good_P).tolist()),
-        both_bad=None if first.judge else share(((won_P == 0) & ~good_P).tolist()),
-        longer_won=share((won_P == longer_P)[decided_P].tolist()) if decided_P.any() else None,
+        first_better=share_interval((won_P > 0).tolist()),
+        second_better=share_interval((won_P < 0).tolist()),
+        tied=share_interval((won_P == 0).tolist()),
+        both_good=None if first.judge else share_interval(((won_P == 0) & good_P).tolist()),
+        both_bad=None if first.judge else share_interval(((won_P == 0) & ~good_P).tolist()),
+        longer_won=share_interval((won_P == longer_P)[decided_P].tolist()) if decided_P.any() else None,
         num_asked=len(first.answers),
         num_not_graded=(_num_not_graded(first), _num_not_graded(second)),
         notes=notes,
@@ -125,37 +129,32 @@ def compare(first: GradedModel, second: GradedModel, *, other_template: bool = F
 
 
 def common_scores(*models: GradedModel) -> tuple[np.ndarray, ...]:
-    """The grades of each model [P] on the prompts that all are graded for, in the order of the first model."""
+    """The grades of each model [P] on the prompts for which all have one, in the order of the first model."""
     common = common_answers(*models)
     if not common:
-        raise UsageError(
-            "evaluation.nothing-graded",
-            given=f"No prompt is graded for all of {', '.join(model.name for model in models)}.",
-            needed="A comparison stands on prompts that each model answered and a grader graded.",
-            fix="Look at the reasons beside the answers; give the rows a reference answer or choose another grader.",
-        )
+        raise messages.nothing_graded(models=[model.name for model in models])
     values = [[answer.grade.value for answer in answers] for answers in common]
     return tuple(np.asarray(values, dtype=np.float64).T)
 
 
 def common_answers(*models: GradedModel) -> Sequence[tuple[GradedAnswer, ...]]:
-    """The answers of all models, prompt by prompt, where all are graded."""
+    """The answers of all models, prompt by prompt, where all have a grade."""
     by_key = [model.by_key() for model in models]
     rows = (tuple(answers[key] for answers in by_key if key in answers) for key in by_key[0])
     return [row for row in rows if len(row) == len(models) and all(answer.grade.value is not None for answer in row)]
 
 
 def winners(apart_P: np.ndarray) -> np.ndarray:
-    """1, -1 or 0 (a tie) for each difference of two scores."""
+    """1, -1 or 0 (a tie) for each difference of two grades."""
     return np.sign(apart_P) * (np.abs(apart_P) > TIE_WITHIN)
 
 
 def by_slice(
     first: GradedModel, second: GradedModel, labels: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Interval]:
-    """The difference within each value of a column, most prompts first; `labels` gives the value by a prompt's key.
+    """The difference within each value of a column, the most frequent first; `labels` maps a prompt's key to the value.
 
-    Of twenty slices one misses the truth with its interval by chance alone.
+    About one in twenty of these intervals misses the true difference by chance.
     """
     first_P, second_P = common_scores(first, second)
     places: dict[str, list[int]] = defaultdict(list)
@@ -167,45 +166,48 @@ def by_slice(
 
 
 def prompt_differences(first: GradedModel, second: GradedModel, *, other_template: bool = False) -> tuple[str, ...]:
-    """What differs between two evaluations and does not forbid comparing: settings, and templates where allowed.
+    """Notes on differences that do not prevent a comparison: settings, and the chat template where allowed.
 
     Raises:
-        Refusal: other prompts were asked, or (unless `other_template`) a prompt went out as another text.
+        Refusal: the prompts differ or, without `other_template`, their texts.
     """
     own, other = first.by_key(), second.by_key()
-    unequal = [f"{own[key].source}: only {first.name} was asked this" for key in own if key not in other]
-    unequal += [f"{other[key].source}: only {second.name} was asked this" for key in other if key not in own]
+    only = messages.prompt_of_one_model
+    unequal: list[str] = [only(source=own[key].source, model=first.name) for key in own if key not in other]
+    unequal += [only(source=other[key].source, model=second.name) for key in other if key not in own]
     texts = [
-        f"{own[key].source}: {_first_difference(own[key].prompt_text, other[key].prompt_text)}"
+        _first_difference(own[key].source, own[key].prompt_text, other[key].prompt_text)
         for key in own
         if key in other and own[key].prompt_text != other[key].prompt_text
     ]
     unequal += [] if other_template else texts
     if unequal:
-        raise Refusal(
-            "evaluation.prompts-unequal",
-            given=f"{len(unequal)} prompts of {first.name} and {second.name} are not the same:"
-            f"{indented_lines(unequal)}\n",
-            needed="A difference between two models means something only on the same prompts.",
-            fix="Evaluate both with the same file and template; for models of two families allow their own templates.",
+        raise messages.prompts_unequal(
+            num=len(unequal), first=first.name, second=second.name, listing=indented_lines(unequal)
         )
     names = sorted(first.settings.keys() | second.settings.keys())
     settings = [(name, first.settings.get(name), second.settings.get(name)) for name in names]
     return (
-        *([f"{len(texts)} prompts went out as different texts; {texts[0]}"] if texts else []),
-        *(f"{name}: {one} for {first.name}, {two} for {second.name}" for name, one, two in settings if one != two),
+        *([messages.texts_differ(num=len(texts), example=texts[0])] if texts else []),
+        *(
+            messages.setting_differs(
+                setting=name, first=first.name, first_value=str(one), second=second.name, second_value=str(two)
+            )
+            for name, one, two in settings
+            if one != two
+        ),
     )
 
 
-def _first_difference(first: str, second: str) -> str:
+def _first_difference(source: str, first: str, second: str) -> str:
     pairs = enumerate(zip(first, second, strict=False))
     place = next((place for place, (one, two) in pairs if one != two), min(len(first), len(second)))
     shown = [text[place : place + SHOWN_CHARACTERS] for text in (first, second)]
-    return f"from character {place + 1} on, {shown[0]!r} and {shown[1]!r}"
+    return messages.text_differs(source=source, character=place + 1, first=shown[0], second=shown[1])
 
 
 def _measure(model: GradedModel) -> str:
-    return "graders" if model.judge is None else f"the judge {model.judge}"
+    return "a grader" if model.judge is None else f"the judge {model.judge}"
 
 
 def _num_not_graded(model: GradedModel) -> int:

@@ -1,157 +1,230 @@
-"""The graded answers of an evaluation as its result: scores, comparisons, slices and the verdict, ready to be shown.
+"""The result of an evaluation: scores, comparisons, slices and the verdict.
 
-Everything here is read from the evaluation's folder and counted again each time: nothing that is missing is filled in.
+A result is computed from the graded answers in the evaluation's folder; a missing value is never replaced by a number.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import combinations
-from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from limbeck import __version__
 from limbeck.data.chat import tokenise
-from limbeck.evaluation.answering.held_out import TextMeasure
-from limbeck.evaluation.answering.sides import Side
+from limbeck.evaluation.answering.evaluated import EvaluatedModel
+from limbeck.evaluation.answering.text_measures import TextMeasure
 from limbeck.evaluation.deciding.comparison import Comparison, GradedModel, by_slice, common_scores, compare
-from limbeck.evaluation.deciding.statistics import Interval, gap_recovered, mean_score
-from limbeck.evaluation.deciding.verdict import Decision, Reason, Verdict, after, before, words
-from limbeck.evaluation.grading.graders import length_ratio
-from limbeck.evaluation.grading.grading import Measure, graded_model
+from limbeck.evaluation.deciding.model_result import AnswerLengths, ModelResult, lengths_of, model_notes, model_result
+from limbeck.evaluation.deciding.statistics import Interval, gap_recovered
+from limbeck.evaluation.deciding.verdict import Decision, Reason, Verdict, decide_after, decide_before, verdict_text
 from limbeck.evaluation.grading.judge import Judged, agreement
+from limbeck.evaluation.grading.measure import MeasureText, ScoreMeasure, graded_model
+from limbeck.evaluation.messages import grading as about_judges
+from limbeck.evaluation.messages import verdicts as messages
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.runs.evaluations import Evaluation
 
-__all__ = ["Evaluated", "compared_pairs", "result_of"]
+__all__ = [
+    "ComparedModels",
+    "EvaluationResult",
+    "GradedEvaluation",
+    "NextStep",
+    "SliceResult",
+    "VerdictWithText",
+    "build_result",
+    "compared_pairs",
+]
 
-MANY_CUT_OFF = 0.05
+Aliases = tuple[str, str]
+Rows = Sequence[Mapping[str, Any]]
+
 _NEXT = {
-    Decision.DISTIL: ("Distil.", "limbeck train {recipe}"),
-    Decision.DONT: ("Use the student as it is, or choose another teacher.", ""),
-    Decision.NOT_SURE: ("Ask again with more prompts.", "{again}"),
-    Decision.SHIP: ("Take the model out.", "limbeck export {run}"),
-    Decision.STYLE_NEXT: ("Teach it your style, with a supervised recipe on answers of your own.", ""),
-    Decision.MORE_TRAINING: ("Train longer: more steps, or more prompts.", "limbeck train {recipe} --set name=again"),
-    Decision.BACK_TO_PLAN: ("Look at what the recipe means before you train again.", "limbeck check {recipe}"),
-    Decision.CHECK: ("Read answers beside their grades before you believe this.", ""),
+    Decision.DISTIL: (messages.next_distil, "limbeck train {recipe}"),
+    Decision.DONT: (messages.next_keep_student, ""),
+    Decision.NOT_SURE: (messages.next_more_prompts, "{again}"),
+    Decision.SHIP: (messages.next_export, "limbeck export {run}"),
+    Decision.STYLE_NEXT: (messages.next_style, ""),
+    Decision.MORE_TRAINING: (messages.next_more_training, "limbeck train {recipe} --set name=again"),
+    Decision.BACK_TO_PLAN: (messages.next_check_recipe, "limbeck check {recipe}"),
+    Decision.CHECK: (messages.next_read_answers, ""),
 }
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """An evaluation whose answers are all there and graded.
+class GradedEvaluation:
+    """An evaluation in which every answer is stored and graded.
 
-    Where a judge compared pairs, `judged` has what it thinks and nothing else decides.
+    With a judge, `judged` has its preferences for each compared pair, and they alone decide. `commands` are those that
+    a next step may show: `recipe`, `run` (as arguments) and `again`.
     """
 
     evaluation: Evaluation
     kind: str
-    sides: tuple[Side, ...]
-    measure: Measure
+    models: tuple[EvaluatedModel, ...]
+    measure: ScoreMeasure
     divergences: Mapping[str, TextMeasure]
     commands: Mapping[str, str]
-    judged: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
+    judged: Mapping[Aliases, Judged] = field(default_factory=dict)
 
     @property
-    def measured(self) -> dict[str, str]:
-        """The one measure that decides, as it is shown."""
+    def deciding_measure(self) -> MeasureText:
+        """The measure that decides: a judge's, if there is one."""
         return next((each.measure() for each in self.judged.values()), self.measure.describe())
 
 
-def result_of(done: Evaluated, options: EvaluationOptions) -> dict[str, object]:
-    """The whole of result.json."""
-    asked, seed = done.evaluation.asked(), options.seed
-    rows = {side.alias: done.evaluation.read_answers(side.alias) for side in done.sides}
-    graded = {alias: graded_model(alias, each, asked["settings"]) for alias, each in rows.items()}
-    notes = [*asked["prompts"]["notes"], *_notes_on(done.sides)]
-    notes += _told_by_judge(done, graded, seed)
-    scored = {pair: _scored(done, graded, pair) for pair in compared_pairs(done.kind, done.sides)}
-    alike = {side.alias for side in done.sides if side.alike}
+@dataclass(frozen=True)
+class SliceResult:
+    """The difference between two models on the prompts with one value of a column."""
+
+    column: str
+    value: str
+    first: str
+    second: str
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to do next, and the command for it; empty if there is none."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True)
+class ComparedModels(Comparison):
+    """A comparison with the judge's preference for the first model by prompt, which is in no answer's grade."""
+
+    preferences: Mapping[str, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class VerdictWithText(Verdict):
+    """A verdict with its sentences, the decision first."""
+
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """All of result.json, in its order. `prompts` and `settings` are those of evaluation.json."""
+
+    kind: str
+    name: str
+    created: str
+    limbeck: str
+    seed: int
+    prompts: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    measure: MeasureText
+    models: list[ModelResult]
+    team_length: AnswerLengths | None
+    comparisons: list[ComparedModels]
+    gap_recovered: Interval | None
+    gap_recovered_reason: str | None
+    slices: list[SliceResult]
+    verdict: VerdictWithText | None
+    next_step: NextStep
+    notes: list[str]
+
+
+def build_result(done: GradedEvaluation, options: EvaluationOptions) -> EvaluationResult:
+    """Compare the models and decide."""
+    request, seed = done.evaluation.asked(), options.seed
+    rows = {model.alias: done.evaluation.read_answers(model.alias) for model in done.models}
+    graded = {alias: graded_model(alias, each, request["settings"]) for alias, each in rows.items()}
+    scored = {pair: _scored(done, graded, pair) for pair in compared_pairs(done.kind, done.models)}
+    shared = {model.alias for model in done.models if model.shares_vocabulary}
     comparisons = {
-        pair: compare(*both, other_template=not alike.issuperset(pair), seed=seed)
+        pair: compare(*both, other_template=not shared.issuperset(pair), seed=seed)
         for pair, both in scored.items()
         if _both_graded(*both)
     }
-    kind = done.measured["kind"]
-    for one, two in scored.keys() - comparisons.keys() if kind != "text" else ():
-        why = _commonest_reason([*rows[one], *rows[two]])
-        notes.append(f"{one} and {two} cannot be compared: no prompt is graded for both{why}.")
     recovered, reason = _recovered(done, graded, seed)
     verdict = _verdict(done, comparisons, recovered, options.band / 100)
-    prices = options.prices()
-    models = [_model(done, side, rows[side.alias], prices.get(side.alias), options, asked) for side in done.sides]
-    notes += [note for model in models for note in _warnings(model)]
-    if kind == "text":
-        notes.append("Likeness is no verdict: give reference answers, --grader, or a judge, to know which is better.")
-    return {
-        "kind": done.kind,
-        "name": done.evaluation.name,
-        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "limbeck": __version__,
-        "seed": seed,
-        "prompts": asked["prompts"],
-        "settings": asked["settings"],
-        "measure": done.measured,
-        "models": models,
-        "team_length": _team_length(done),
-        "comparisons": [_shown(each, done.judged.get(pair)) for pair, each in comparisons.items()],
-        "gap_recovered": recovered and asdict(recovered),
-        "gap_recovered_reason": reason,
-        "slices": list(_slices(done, {pair: scored[pair] for pair in comparisons}, rows, options)),
-        "verdict": verdict and {**asdict(verdict), "words": words(verdict)},
-        "next_step": _next_step(done, verdict),
-        "notes": notes,
-    }
+    models = [
+        model_result(
+            model,
+            rows[model.alias],
+            options,
+            weights=request["facts"][model.alias]["weights"],
+            distance=done.divergences.get(model.alias),
+            scored=not done.judged,
+        )
+        for model in done.models
+    ]
+    notes = [*request["prompts"]["notes"], *_notes_on(done.models), *_judge_notes(done, graded, seed)]
+    if done.deciding_measure.kind == "text":
+        missing = [messages.no_verdict()]
+    else:
+        missing = [_not_comparable(pair, rows) for pair in scored if pair not in comparisons]
+    return EvaluationResult(
+        kind=done.kind,
+        name=done.evaluation.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        limbeck=__version__,
+        seed=seed,
+        prompts=request["prompts"],
+        settings=request["settings"],
+        measure=done.deciding_measure,
+        models=models,
+        team_length=_reference_lengths(done),
+        comparisons=[_with_preferences(each, done.judged.get(pair)) for pair, each in comparisons.items()],
+        gap_recovered=recovered,
+        gap_recovered_reason=reason,
+        slices=list(_slices({pair: scored[pair] for pair in comparisons}, rows[done.models[0].alias], options)),
+        verdict=None if verdict is None else VerdictWithText(**vars(verdict), words=tuple(verdict_text(verdict))),
+        next_step=_next_step(done, verdict),
+        notes=[*notes, *missing, *(note for model in models for note in model_notes(model))],
+    )
 
 
-def _notes_on(sides: Sequence[Side]) -> list[str]:
-    """The notes on the models; one that holds for several is told once."""
-    whose: dict[str, list[str]] = {}
-    for side in sides:
-        for note in side.notes:
-            text = note.removeprefix(f"{side.alias}: ")
-            whose.setdefault(text, []).extend([side.alias] if text != note else [])
-    return [f"{', '.join(aliases)}: {text}" if aliases else text for text, aliases in whose.items()]
-
-
-def compared_pairs(kind: str, sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """Who is compared with whom, the pair that decides first."""
+def compared_pairs(kind: str, models: Sequence[EvaluatedModel]) -> list[Aliases]:
+    """The pairs of models to compare, the deciding pair first."""
     if kind == "compare":
-        return list(combinations([side.alias for side in sides], 2))
+        return list(combinations([model.alias for model in models], 2))
     pairs = [("distilled", "student"), ("teacher", "distilled"), ("teacher", "student")]
-    aliases = {side.alias for side in sides}
+    aliases = {model.alias for model in models}
     return [pair for pair in pairs if aliases.issuperset(pair)]
 
 
+def _notes_on(models: Sequence[EvaluatedModel]) -> list[str]:
+    """The notes on the models, each once with all models that it is about."""
+    by_note: dict[str, list[str]] = {}
+    for model in models:
+        for note in model.notes:
+            by_note.setdefault(note, []).append(model.alias)
+    return [messages.of_models(models=aliases, note=note) for note, aliases in by_note.items()]
+
+
 def _scored(
-    done: Evaluated, graded: Mapping[str, GradedModel], pair: tuple[str, str]
+    done: GradedEvaluation, graded: Mapping[str, GradedModel], pair: Aliases
 ) -> tuple[GradedModel, GradedModel]:
-    """Both models with what decides between them: grades, or a judge's preferences and no grade."""
+    """Both models with the grades that decide between them: a judge's preferences, if there is a judge."""
     first, second = (graded[alias] for alias in pair)
     return done.judged[pair].models(first, second) if pair in done.judged else (first, second)
 
 
-def _told_by_judge(done: Evaluated, graded: Mapping[str, GradedModel], seed: int) -> Iterator[str]:
-    """What is known of the judge, and how far it agrees with the grader of the rows, if they have one."""
+def _judge_notes(done: GradedEvaluation, graded: Mapping[str, GradedModel], seed: int) -> Iterator[str]:
+    """How the judge behaved, and how far it agrees with the grader of the rows, if they have one."""
     for (one, two), judged in done.judged.items():
-        yield from (f"{one} and {two}: {note}" for note in judged.notes())
+        yield from judged.notes(one, two)
         if done.measure.kind == "grader":
-            agreed = agreement(judged, graded[one], graded[two], seed=seed)
-            numbers = agreed and f"{agreed.estimate:.2f} ({agreed.low:.2f} to {agreed.high:.2f}, {agreed.n} prompts)"
-            told = f"{one} and {two}: judge and grader {done.measure.name} agree beyond chance (Cohen's kappa)"
-            yield f"{told} by {numbers or 'an undefined amount: they tell nothing apart'}."
+            about = {"first": one, "second": two, "grader": done.measure.name}
+            found = agreement(judged, graded[one], graded[two], seed=seed)
+            if found is None:
+                yield about_judges.judge_agreement_undefined(**about)
+            else:
+                numbers = {"kappa": found.estimate, "low": found.low, "high": found.high, "num": found.n}
+                yield about_judges.judge_agreement(**about, **numbers)
 
 
-def _shown(compared: Comparison, judged: Judged | None) -> dict[str, object]:
-    """The comparison; with the judge's preference for the first model by prompt, which stands in no answer's grade."""
-    preferences = judged and {key: grade.value for key, grade in judged.grades.items()}
-    return {**asdict(compared), "preferences": preferences}
+def _with_preferences(compared: Comparison, judged: Judged | None) -> ComparedModels:
+    preferences = None if judged is None else {key: grade.value for key, grade in judged.grades.items()}
+    return ComparedModels(**vars(compared), preferences=preferences)
 
 
 def _both_graded(one: GradedModel, two: GradedModel) -> bool:
@@ -159,144 +232,74 @@ def _both_graded(one: GradedModel, two: GradedModel) -> bool:
     return bool(graded[0] & graded[1])
 
 
-def _recovered(done: Evaluated, graded: Mapping[str, GradedModel], seed: int) -> tuple[Interval | None, str | None]:
-    """The share of the gap that distilling closed, or why there is none."""
-    if done.kind != "after" or not {"student", "teacher", "distilled"} <= graded.keys():
+def _recovered(
+    done: GradedEvaluation, graded: Mapping[str, GradedModel], seed: int
+) -> tuple[Interval | None, str | None]:
+    """The share of the gap recovered, or the reason why it is undefined."""
+    roles = ("student", "teacher", "distilled")
+    if done.kind != "after" or not graded.keys() >= set(roles):
         return None, None
     if done.judged:
-        return None, "undefined: preferences within pairs are on no common scale"
-    sides = [graded[alias] for alias in ("student", "teacher", "distilled")]
-    if not (_both_graded(sides[0], sides[1]) and _both_graded(sides[1], sides[2])):
-        return None, "undefined: the teacher's answers are not graded"
-    found = gap_recovered(*common_scores(*sides), seed=seed)
-    return found, None if found else "undefined: it is not certain that the teacher is better than the plain student"
+        return None, messages.gap_without_scale()
+    student, teacher, distilled = (graded[alias] for alias in roles)
+    if not (_both_graded(student, teacher) and _both_graded(teacher, distilled)):
+        return None, messages.gap_not_graded()
+    found = gap_recovered(*common_scores(student, teacher, distilled), seed=seed)
+    return found, None if found else messages.gap_uncertain()
 
 
 def _verdict(
-    done: Evaluated, comparisons: Mapping[tuple[str, str], Comparison], recovered: Interval | None, band: float
+    done: GradedEvaluation, comparisons: Mapping[Aliases, Comparison], recovered: Interval | None, band: float
 ) -> Verdict | None:
-    """Likeness of letters does not tell which of two answers is better, so nothing is decided on it."""
-    if done.measured["kind"] == "text":
+    """The verdict; None for character overlap, which does not show which of two answers is better."""
+    if done.deciding_measure.kind == "text":
         return None
     gap, gain = comparisons.get(("teacher", "student")), comparisons.get(("distilled", "student"))
     left = comparisons.get(("teacher", "distilled"))
     if done.kind == "worth" and gap is not None:
-        return before(gap, band=band)
-    return after(gain, left, recovered, band=band) if done.kind == "after" and gain and left else None
+        return decide_before(gap, band=band)
+    return decide_after(gain, left, recovered, band=band) if done.kind == "after" and gain and left else None
 
 
-def _next_step(done: Evaluated, verdict: Verdict | None) -> dict[str, str]:
+def _next_step(done: GradedEvaluation, verdict: Verdict | None) -> NextStep:
     if verdict is None:
-        if done.measured["kind"] == "text":
+        if done.deciding_measure.kind == "text":
             again = f"{done.commands['again']} --grader NAME" if "again" in done.commands else ""
-            return {"text": "Say how an answer is judged.", "command": again}
-        return {"text": "", "command": ""}
+            return NextStep(messages.next_choose_grader(), again)
+        return NextStep("", "")
     text, command = _NEXT[verdict.decision]
     if verdict.decision is Decision.DONT and Reason.BOTH_BAD in verdict.reasons:
-        text = "Teach the student on answers of your own first, with a supervised recipe."
+        text = messages.next_human_answers
     known = all(name in done.commands for name in ("recipe", "run", "again") if f"{{{name}}}" in command)
-    return {"text": text, "command": command.format(**done.commands) if known else ""}
+    return NextStep(text(), command.format(**done.commands) if known else "")
 
 
-def _model(
-    done: Evaluated,
-    side: Side,
-    rows: Sequence[Mapping[str, Any]],
-    price: tuple[float, float] | None,
-    options: EvaluationOptions,
-    asked: Mapping[str, Any],
-) -> dict[str, object]:
-    """A model's counts, score, lengths, speed, cost and distance to the teacher."""
-    answered = [row for row in rows if row["answer"] is not None]
-    lengths = [row["length"] for row in answered if row["length"] is not None]
-    seconds = [row["seconds"] for row in answered if row["seconds"] is not None]
-    engine_s = sum(row["engine_s"] for row in answered if row["engine_s"] is not None)
-    graded = () if done.judged else graded_model(side.alias, rows, {}).answers
-    scores = [each.grade.value for each in graded if each.grade.value is not None]
-    cost = None
-    if price is None and side.hosted is not None and None not in (side.hosted.input_price, side.hosted.output_price):
-        price = ((side.hosted.input_price or 0) / 1000, (side.hosted.output_price or 0) / 1000)  # theirs: per million
-    reads = [row["num_prompt_tokens"] for row in answered if row["num_prompt_tokens"] is not None]
-    if price is not None and lengths and reads:
-        num_read = fmean(reads)
-        cost = {"amount": num_read * price[0] + fmean(lengths) * price[1], "currency": options.currency}
-    distance = done.divergences.get(side.alias)
-    return {
-        "alias": side.alias,
-        "role": side.role,
-        "ref": side.name,
-        "weights": asked["facts"][side.alias]["weights"],
-        "dtype": side.dtype,
-        "score": asdict(mean_score(scores, seed=options.seed)) if scores else None,
-        "num_asked": len(rows),
-        "num_answered": len(answered),
-        "num_failed": sum(row["failure"] is not None for row in rows),
-        "num_cut_off": sum(bool(row["cut_off"]) for row in rows),
-        "num_empty": sum(not row["answer"].strip() for row in answered),
-        "num_not_graded": sum(row["grade"] is None for row in rows),
-        "length": _lengths(lengths),
-        "length_ratio": _length_ratio(side, rows),
-        "tokens_per_s": sum(lengths) / engine_s if engine_s else None,
-        "latency_p50_s": float(np.quantile(seconds, 0.5)) if seconds else None,
-        "latency_p95_s": float(np.quantile(seconds, 0.95)) if seconds else None,
-        "cost_per_1000": cost,
-        "divergence_to_teacher": None if distance is None or not distance.divergence else asdict(distance.divergence),
-        "agreement": None if distance is None else distance.agreement,
-    }
-
-
-def _length_ratio(side: Side, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Characters of the answers by those of the references, on average; None where rows have none."""
-    references = {prompt.source: prompt.reference for prompt in side.prompts}
-    pairs = [(row["answer"], references.get(row["source"])) for row in rows]
-    ratios = [ratio for answer, text in pairs if answer and text and (ratio := length_ratio(answer, text)) is not None]
-    return fmean(ratios) if ratios else None
-
-
-def _lengths(lengths: Sequence[float]) -> dict[str, float] | None:
-    """Tokens of answers: mean, median and the length that nine of ten stay within."""
-    if not lengths:
-        return None
-    return {
-        "mean": fmean(lengths),
-        **{name: float(np.quantile(lengths, q)) for name, q in (("median", 0.5), ("p90", 0.9))},
-    }
-
-
-def _team_length(done: Evaluated) -> dict[str, float] | None:
-    """The same of the answers that stand beside the prompts, in tokens of the first model that has a tokenizer."""
-    side = next((side for side in done.sides if side.dialogue is not None), None)
-    texts = [] if side is None else [prompt.reference for prompt in side.prompts if prompt.reference]
-    return _lengths([len(ids) for ids in tokenise(texts, side.local.tokenizer)]) if side and texts else None
+def _reference_lengths(done: GradedEvaluation) -> AnswerLengths | None:
+    """The lengths of the reference answers, in tokens of the first model that has a tokenizer."""
+    model = next((each for each in done.models if each.dialogue is not None), None)
+    texts = [] if model is None else [prompt.reference for prompt in model.prompts if prompt.reference]
+    return lengths_of([len(ids) for ids in tokenise(texts, model.local.tokenizer)]) if model and texts else None
 
 
 def _slices(
-    done: Evaluated,
-    compared: Mapping[tuple[str, str], tuple[GradedModel, GradedModel]],
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-    options: EvaluationOptions,
-) -> Iterator[dict[str, object]]:
-    """The difference of each compared pair within each value of the chosen columns."""
+    compared: Mapping[Aliases, tuple[GradedModel, GradedModel]], rows: Rows, options: EvaluationOptions
+) -> Iterator[SliceResult]:
+    """The difference of each compared pair within each value of the chosen columns; `rows` are one model's."""
     for column in options.by:
-        labels = {row["key"]: row["labels"][column] for row in rows[done.sides[0].alias] if column in row["labels"]}
+        labels = {row["key"]: row["labels"][column] for row in rows if column in row["labels"]}
         for (one, two), both in compared.items():
             for value, interval in by_slice(*both, labels, seed=options.seed).items():
-                found = {"column": column, "value": value, "first": one, "second": two}
-                yield {**found, "difference": asdict(interval)}
+                yield SliceResult(column, value, one, two, interval)
 
 
-def _commonest_reason(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Why most answers have no grade."""
-    reasons = Counter(row["grade_reason"] for row in rows if row["grade"] is None and row["grade_reason"])
-    return f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+def _not_comparable(pair: Aliases, rows: Mapping[str, Rows]) -> str:
+    """A pair without a prompt that has a grade for both, with the most frequent reason."""
+    one, two = pair
+    reasons = Counter(row["grade_reason"] for row in _ungraded([*rows[one], *rows[two]]) if row["grade_reason"])
+    if not reasons:
+        return messages.not_comparable(first=one, second=two)
+    return messages.not_comparable_because(first=one, second=two, reason=reasons.most_common(1)[0][0])
 
 
-def _warnings(model: Mapping[str, Any]) -> Iterator[str]:
-    """What must be seen beside a score."""
-    alias, num_asked = model["alias"], model["num_asked"]
-    if model["num_failed"]:
-        yield f"{alias}: {model['num_failed']} of {num_asked} questions failed and have no answer."
-    if model["num_cut_off"] > MANY_CUT_OFF * num_asked:
-        yield f"{alias}: {model['num_cut_off']} of {num_asked} answers are cut off; --max-tokens lets them end."
-    if model["score"] is not None and model["num_not_graded"]:
-        yield f"{alias}: {model['num_not_graded']} of {num_asked} answers have no grade and take no part in its score."
+def _ungraded(rows: Rows) -> Iterable[Mapping[str, Any]]:
+    return (row for row in rows if row["grade"] is None)

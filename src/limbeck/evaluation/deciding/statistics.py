@@ -1,9 +1,9 @@
-"""Numbers with their intervals. Everything here is numpy, seeded, and says how many rows it stands on.
+"""Numbers with their intervals, computed with numpy and a seed; each has the number of prompts behind it.
 
-Intervals of 0/1 shares are Wilson's; all others come from a bootstrap over prompts: the models stay paired, and what
-happens within one prompt stays together. The interval of a difference adds two imaginary prompts, see `difference`.
+Intervals of 0/1 shares are Wilson's. All others come from a bootstrap over prompts, so that models stay paired and all
+values of one prompt stay together. The interval of a difference adds two imaginary prompts, see `difference`.
 
-Shapes  R = resamples, P = prompts, K = kinds of prompts (equal in all columns), M = columns, V = what a rater can say.
+Shapes  R = resamples, P = prompts, K = kinds of prompts (equal in all columns), M = columns, V = values of a rater.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = [
     "kappa",
     "mean_per_token",
     "mean_score",
-    "share",
+    "share_interval",
 ]
 
 CONFIDENCE = 0.95
+FEWEST_FOR_SHARES = 10  # prompts; a percentage of fewer looks more precise than it is
 NUM_RESAMPLES = 10_000
 PICKS_PER_BLOCK = 2_000_000
 MAX_KINDS = 16
@@ -43,7 +44,7 @@ class Interval:
     n: int
 
 
-def share(flags: Sequence[bool]) -> Interval:
+def share_interval(flags: Sequence[bool]) -> Interval:
     """The share of true flags with Wilson's interval (Wilson 1927), which stays within 0 and 1 at any n.
 
     Raises:
@@ -51,11 +52,11 @@ def share(flags: Sequence[bool]) -> Interval:
     """
     n = len(flags)
     if n == 0:
-        raise ValueError("a share needs at least one row")
+        raise ValueError("a share needs at least one flag")
     estimate = sum(flags) / n
     centre = (estimate + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * np.sqrt(estimate * (1 - estimate) / n + Z_95**2 / (4 * n * n))
-    # at 0 and 1 the bound is exact, not a rounding beside it
+    # exact at 0 and 1, without a rounding error
     low = 0.0 if estimate == 0 else float(centre - half)
     high = 1.0 if estimate == 1 else float(centre + half)
     return Interval(estimate, low, high, n)
@@ -77,28 +78,28 @@ def mean_per_token(sums: Sequence[float], num_tokens: Sequence[int], *, seed: in
 
 
 def mean_score(scores: ArrayLike, *, seed: int = 0) -> Interval:
-    """The mean of scores in [0, 1]: Wilson's interval where all are 0 or 1, else a percentile bootstrap over prompts.
+    """The mean of scores in [0, 1], with Wilson's interval if all are 0 or 1, else a percentile bootstrap over prompts.
 
     Raises:
         ValueError: no scores, or one that is not finite.
     """
     scores_P = _column(scores)
     if np.isin(scores_P, (0, 1)).all():
-        return share(scores_P.astype(bool).tolist())
+        return share_interval(scores_P.astype(bool).tolist())
     low, high = np.quantile(_resampled_sums(scores_P[:, None], seed) / len(scores_P), TAILS)
     return Interval(float(scores_P.mean()), float(low), float(high), len(scores_P))
 
 
 def difference(first: ArrayLike, second: ArrayLike, *, seed: int = 0) -> Interval:
-    """The mean of first - second, two scores of each prompt, by a paired bootstrap with two imaginary prompts.
+    """The mean of first - second over prompts, with a paired bootstrap that adds two imaginary prompts.
 
-    The plain percentile bootstrap is a little narrow at 60 prompts and has no width where all prompts agree. So the
-    resamples draw from the prompts and two more, one for each side, as far apart as the furthest real prompt (as 0 and
-    1 where all agree). For 0/1 scores this is the adjusted Wald interval of Bonett and Price (2012, Journal of
-    Educational and Behavioral Statistics 37:479), in the limit of many resamples. The estimate stays the plain mean.
+    The plain percentile bootstrap is slightly too narrow at 60 prompts and has no width if all differences are equal.
+    So prompts are resampled together with two imaginary ones, one in favour of each model, whose difference is the
+    largest of the real prompts (1 if all are 0). For 0/1 scores and many resamples this is the adjusted Wald interval
+    of Bonett and Price (2012, Journal of Educational and Behavioral Statistics 37:479). The estimate is the plain mean.
 
     Raises:
-        ValueError: no prompts, other prompts on one side, or a score that is not finite.
+        ValueError: no prompts, different numbers of them, or a score that is not finite.
     """
     difference_P, imaginary_P = _differences(first, second)
     rows_P = np.concatenate([difference_P, imaginary_P])
@@ -107,17 +108,17 @@ def difference(first: ArrayLike, second: ArrayLike, *, seed: int = 0) -> Interva
 
 
 def difference_deviation(first: ArrayLike, second: ArrayLike) -> float:
-    """The standard deviation of first - second from prompt to prompt, with the imaginary prompts of `difference`."""
+    """The standard deviation of first - second over prompts, with the imaginary prompts of `difference`."""
     return float(np.concatenate(_differences(first, second)).std())
 
 
 def gap_recovered(student: ArrayLike, teacher: ArrayLike, distilled: ArrayLike, *, seed: int = 0) -> Interval | None:
     """(distilled - student) / (teacher - student), paired over prompts by a percentile bootstrap.
 
-    A resample without a gap could stand for any share, so it counts towards both ends.
+    In a resample without a gap the share could be anything, so it counts towards both ends.
 
     Returns:
-        None when the interval of the gap, teacher - student, reaches 0: a share of nothing is undefined.
+        None if the interval of the gap, teacher - student, reaches 0: the share is then undefined.
     """
     if difference(teacher, student, seed=seed).low <= 0:
         return None
@@ -137,42 +138,44 @@ def gap_recovered(student: ArrayLike, teacher: ArrayLike, distilled: ArrayLike, 
 def kappa(first: ArrayLike, second: ArrayLike, *, seed: int = 0) -> Interval | None:
     """Agreement of two raters beyond chance (Cohen 1960), with a percentile bootstrap over prompts.
 
-    The resamples draw from the prompts and two imaginary ones, on which both rate by chance: raters that agree on a few
-    prompts are not proven to agree always. A resample in which both say one and the same thing counts to both ends.
+    Prompts are resampled together with two imaginary ones, on which both raters agree by chance only, since agreement
+    on a few prompts does not prove that raters always agree. A resample with a single rating counts towards both ends.
 
     Args:
-        first: what one rater said of each prompt, a number for each thing that can be said.
-        second: the other rater, on the same prompts.
+        first: the rating of each prompt by one rater, as a number.
+        second: the ratings of the other rater, on the same prompts.
         seed: of the resampling.
 
     Returns:
-        None when both say one and the same thing of all prompts: nothing is told apart that could be agreed on.
+        None if both raters give the same single rating to all prompts: agreement beyond chance is then undefined.
     """
-    said, codes_P = np.unique(np.concatenate([_column(first), _column(second)]), return_inverse=True)
-    n, num_said = len(codes_P) // 2, len(said)
-    cells_VV = np.bincount(codes_P[:n] * num_said + codes_P[n:], minlength=num_said**2).reshape(num_said, num_said)
+    ratings, codes_P = np.unique(np.concatenate([_column(first), _column(second)]), return_inverse=True)
+    n, num_ratings = len(codes_P) // 2, len(ratings)
+    cells_VV = np.bincount(codes_P[:n] * num_ratings + codes_P[n:], minlength=num_ratings**2).reshape(
+        num_ratings, num_ratings
+    )
     chance_VV = np.outer(cells_VV.sum(axis=1), cells_VV.sum(axis=0)) / n**2
-    if num_said == 1:
+    if num_ratings == 1:
         return None
     chances_K = ((cells_VV + 2 * chance_VV) / (n + 2)).ravel()
-    drawn_RK = np.random.default_rng(seed).multinomial(n + 2, chances_K, size=NUM_RESAMPLES)
-    kappa_R = _kappas(drawn_RK.reshape(-1, num_said, num_said) / (n + 2))
+    samples_RK = np.random.default_rng(seed).multinomial(n + 2, chances_K, size=NUM_RESAMPLES)
+    kappa_R = _kappas(samples_RK.reshape(-1, num_ratings, num_ratings) / (n + 2))
     low, high = (np.quantile(np.nan_to_num(kappa_R, nan=end), tail) for end, tail in zip((-1, 1), TAILS, strict=True))
     return Interval(float(_kappas(cells_VV[None] / n)[0]), float(low), float(high), n)
 
 
 def _kappas(shares_RVV: np.ndarray) -> np.ndarray:
-    """Cohen's kappa of each table of shares [R]; NaN where all prompts are in one cell."""
+    """Cohen's kappa of each table of shares [R]; NaN if all prompts are in one cell."""
     agreed_R = np.trace(shares_RVV, axis1=1, axis2=2)
     chance_R = (shares_RVV.sum(axis=1) * shares_RVV.sum(axis=2)).sum(axis=1)
     return np.divide(agreed_R - chance_R, 1 - chance_R, out=np.full_like(agreed_R, np.nan), where=chance_R < 1 - 1e-12)
 
 
 def _differences(first: ArrayLike, second: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """first - second [P], and the two imaginary prompts beside them."""
+    """first - second [P], and those of the two imaginary prompts [2]."""
     first_P, second_P = _column(first), _column(second)
     if len(first_P) != len(second_P):
-        raise ValueError(f"the scores are paired by prompt, and there are {len(first_P)} and {len(second_P)}")
+        raise ValueError(f"scores are paired by prompt, but there are {len(first_P)} and {len(second_P)}")
     difference_P = first_P - second_P
     reach = float(np.abs(difference_P).max()) or 1.0
     return difference_P, np.array([reach, -reach])
@@ -181,15 +184,17 @@ def _differences(first: ArrayLike, second: ArrayLike) -> tuple[np.ndarray, np.nd
 def _column(values: ArrayLike) -> np.ndarray:
     column_P = np.asarray(values, dtype=np.float64)
     if column_P.ndim != 1 or not len(column_P) or not np.isfinite(column_P).all():
-        raise ValueError("there must be at least one row, and every number finite; leave out what is not graded")
+        raise ValueError(
+            "at least one row is required, and every number must be finite; leave out rows without a grade"
+        )
     return column_P
 
 
 def _resampled_sums(rows_PM: np.ndarray, seed: int) -> np.ndarray:
     """The sum of each column over each resample of the prompts [R, M].
 
-    How often each kind of prompt is drawn is multinomial. That is fast for few kinds, as 0/1 scores have; with many,
-    the rows are drawn one by one, a block of resamples at a time so that memory stays bounded.
+    The number of times that each kind of prompt is sampled is multinomial, which is fast for few kinds, as with 0/1
+    scores. For many kinds, rows are sampled one by one, in blocks of resamples to limit memory.
     """
     num_prompts = len(rows_PM)
     generator = np.random.default_rng(seed)

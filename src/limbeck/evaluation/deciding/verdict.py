@@ -1,8 +1,8 @@
-"""Two decisions with their intervals: is it worth distilling (before), and did it work (after).
+"""Two decisions with their intervals: is distilling worth it (before), and did it work (after).
 
-Both stand on one rule about a difference and a band, the smallest difference that is worth the work (0.1: 10 points).
-The difference matters when its interval lies above 0 and the estimate reaches the band; it does not when the interval
-ends below the band; else nobody can say yet, and about N more prompts would tell.
+Both use one rule with `band`, the smallest difference that matters (0.1: 10 points). A difference matters if its
+interval is above 0 and its estimate is at least `band`. It does not matter if the interval ends below `band`.
+Otherwise there is no decision yet, and the verdict estimates how many more prompts would settle it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from statistics import NormalDist
 import numpy as np
 
 from limbeck.evaluation.deciding.comparison import Comparison
-from limbeck.evaluation.deciding.statistics import Z_95, Interval
+from limbeck.evaluation.deciding.statistics import FEWEST_FOR_SHARES, Z_95, Interval
+from limbeck.evaluation.messages import verdicts as messages
 
-__all__ = ["Decision", "Reason", "Verdict", "after", "before", "points", "prompts_needed", "words"]
+__all__ = ["Decision", "Reason", "Verdict", "decide_after", "decide_before", "prompts_needed", "verdict_text"]
 
 BAND = 0.1
 SETTLED_SHARE = 0.8
@@ -38,29 +39,30 @@ class Decision(StrEnum):
 
 
 class Reason(StrEnum):
-    CLEAR_GAP = "The teacher is clearly better."
-    SMALL_GAP = "The teacher is not better by as much as the band."
-    STUDENT_AHEAD = "The plain student is clearly better than the teacher."
-    UNSETTLED = "The interval allows both answers."
-    BOTH_BAD = "Mostly neither answers well, so there is little to transfer: train on answers of your own first."
-    BOTH_GOOD = "Mostly both answer well: the student can be used as it is today."
-    ABOVE_TEACHER = (
-        "The distilled student is clearly above its teacher: a weak grader or leaked prompts look like this."
-    )
-    CLEAR_GAIN = "Distilling clearly helped."
-    SMALL_GAIN = "Distilling did not help by as much as the band."
-    WORSE = "Distilling clearly harmed."
-    NEAR_TEACHER = "What is left to the teacher is less than the band."
-    FAR_FROM_TEACHER = "The teacher is still clearly better."
-    STYLE = "Many answers are right and in the wrong style."
+    """Why a decision was made, as stored in a result."""
+
+    CLEAR_GAP = "clear-gap"
+    SMALL_GAP = "small-gap"
+    STUDENT_AHEAD = "student-ahead"
+    UNSETTLED = "unsettled"
+    BOTH_BAD = "both-bad"
+    BOTH_GOOD = "both-good"
+    ABOVE_TEACHER = "above-teacher"
+    CLEAR_GAIN = "clear-gain"
+    SMALL_GAIN = "small-gain"
+    WORSE = "worse"
+    NEAR_TEACHER = "near-teacher"
+    FAR_FROM_TEACHER = "far-from-teacher"
+    STYLE = "wrong-style"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision, why, and what it stands on: `gap` is teacher - student; after distilling, `gain` is distilled -
-    student, `left` is teacher - distilled, `recovered` the share of the gap.
+    """A decision, its reasons, and the differences behind it.
 
-    `more_prompts` is for "not sure" alone; there, None says that no number of prompts would settle it.
+    `gap` is teacher - student. After distilling, `gain` is distilled - student, `left` is teacher - distilled, and
+    `recovered` is the share of the gap recovered. `more_prompts` is set for "not sure" only; None there means that no
+    number of prompts would settle it.
     """
 
     decision: Decision
@@ -73,8 +75,8 @@ class Verdict:
     more_prompts: int | None = None
 
 
-def before(teacher_and_student: Comparison, *, band: float = BAND) -> Verdict:
-    """Distil, don't, or not sure; `teacher_and_student` has the teacher as its first model."""
+def decide_before(teacher_and_student: Comparison, *, band: float = BAND) -> Verdict:
+    """Distil, don't, or not sure. The first model of `teacher_and_student` is the teacher."""
     compared, gap = teacher_and_student, teacher_and_student.difference
     decision = _rule(gap, band)
     reasons = {Decision.DISTIL: Reason.CLEAR_GAP, Decision.DONT: Reason.SMALL_GAP, Decision.NOT_SURE: Reason.UNSETTLED}
@@ -87,7 +89,7 @@ def before(teacher_and_student: Comparison, *, band: float = BAND) -> Verdict:
     return Verdict(decision, tuple(found), band, gap=gap, more_prompts=more)
 
 
-def after(
+def decide_after(
     distilled_and_student: Comparison,
     teacher_and_distilled: Comparison,
     recovered: Interval | None,
@@ -95,9 +97,9 @@ def after(
     right_wrong_style: Interval | None = None,
     band: float = BAND,
 ) -> Verdict:
-    """What next. The rule asks whether the gain matters, then whether what is left to the teacher does.
+    """What to do next: the rule is applied to the gain, then to what the teacher is still ahead.
 
-    `right_wrong_style` is the share of answers that people called right but in the wrong style, where they voted.
+    `right_wrong_style` is the share of answers that people voted to be right but in the wrong style.
     """
     gain, left = distilled_and_student.difference, teacher_and_distilled.difference
     gained, remains = _rule(gain, band), _rule(left, band)
@@ -124,17 +126,17 @@ def after(
 
 
 def prompts_needed(effect: float, deviation: float, band: float = BAND, *, num_now: int = 0) -> int | None:
-    """The fewest prompts, more than `num_now`, at which the rule settles with probability 0.8 if the effect is true.
+    """The fewest prompts, more than `num_now`, at which the rule decides with probability 0.8 if `effect` is true.
 
-    `effect` and `deviation` are the mean and standard deviation of the differences between prompts. A normal
-    approximation, with the imaginary prompts of `statistics.difference`. None when 100,000 prompts would not do: the
-    effect lies at the band, and which side to take is a matter of taste.
+    `effect` and `deviation` are the mean and the standard deviation of the difference over prompts. This is a normal
+    approximation, with the imaginary prompts of `statistics.difference`. Returns None if 100,000 prompts are not
+    enough, because the effect is too close to `band`.
     """
     normal = NormalDist()
     for num in np.unique(np.geomspace(1, MAX_PROMPTS, 4000).astype(int)).tolist():
         mean = effect * num / (num + 2)
         variance = (num * (deviation**2 + effect**2) + 2) / (num + 2) - mean**2
-        # half an interval, and the estimate's spread, both on the scale of the plain mean
+        # half the interval and the standard error of the estimate, both on the scale of the plain mean
         half = Z_95 * math.sqrt(variance * (num + 2)) / num
         spread = max(deviation, 1e-9) / math.sqrt(num)
         distil = 1 - normal.cdf((max(band, half) - effect) / spread)
@@ -144,35 +146,62 @@ def prompts_needed(effect: float, deviation: float, band: float = BAND, *, num_n
     return None
 
 
-def words(verdict: Verdict) -> list[str]:
-    """The verdict in sentences for people: the decision with its numbers, the reasons, and how many more prompts."""
-    measured = {
-        "teacher against student": verdict.gap,
-        "distilled against student": verdict.gain,
-        "teacher against distilled": verdict.left,
-    }
-    numbers = [f"{name} {points(interval)}" for name, interval in measured.items() if interval is not None]
-    if verdict.gain is not None:
+def verdict_text(verdict: Verdict) -> list[str]:
+    """The verdict in sentences: the decision with its numbers first, then what else to know."""
+    lines: list[str] = [_headline(verdict)]
+    reasons = {Reason.BOTH_BAD: messages.both_bad, Reason.BOTH_GOOD: messages.both_good}
+    lines += [reasons[reason]() for reason in verdict.reasons if reason in reasons]
+    if verdict.gain is not None and verdict.left is not None:
+        above = verdict.decision is Decision.CHECK
+        lines.append(
+            messages.gain(**_points(verdict.gain)) if above else messages.teacher_lead(**_points(verdict.left))
+        )
         share = verdict.recovered
-        text = "undefined" if share is None else f"{share.estimate:.0%} ({share.low:.0%} to {share.high:.0%})"
-        numbers.append(f"share of the gap recovered {text}")
-    lines = [f"{verdict.decision.capitalize()}: {', '.join(numbers)}.", *verdict.reasons]
+        if share is None:
+            lines.append(messages.recovered_undefined())
+        elif share.n >= FEWEST_FOR_SHARES:
+            lines.append(messages.recovered(share=share.estimate, low=share.low, high=share.high))
     if verdict.more_prompts is not None:
         step = 10 ** max(0, len(str(verdict.more_prompts)) - 2)
-        about = -(-verdict.more_prompts // step) * step
-        lines.append(
-            f"If it is as it looks now, about {about:,} more prompts settle it in 4 of 5 cases. Answer all of them "
-            "before looking again."
-        )
+        lines.append(messages.more_prompts(num=-(-verdict.more_prompts // step) * step))
     elif verdict.decision is Decision.NOT_SURE:
-        lines.append(f"It lies so near the band of {100 * verdict.band:g} points that no number of prompts settles it.")
+        lines.append(messages.never_settled(band=100 * verdict.band))
     return lines
 
 
-def points(interval: Interval) -> str:
-    """+31 points (+24 to +38, 200 prompts)."""
-    low, high = 100 * interval.low, 100 * interval.high
-    return f"{round(100 * interval.estimate):+d} points ({round(low):+d} to {round(high):+d}, {interval.n} prompts)"
+def _headline(verdict: Verdict) -> str:
+    reason, band = verdict.reasons[0], 100 * verdict.band
+    if verdict.gap is not None:
+        gap = _points(verdict.gap)
+        if reason is Reason.SMALL_GAP:
+            return messages.not_worth_it(**gap, band=band)
+        if reason is Reason.UNSETTLED:
+            return messages.worth_undecided(**gap, band=band)
+        return messages.worth_it(**gap) if reason is Reason.CLEAR_GAP else messages.student_ahead(**gap)
+    assert verdict.gain is not None
+    assert verdict.left is not None
+    gain = _points(verdict.gain)
+    if reason is Reason.ABOVE_TEACHER:
+        left = verdict.left
+        return messages.above_teacher(**_points(Interval(-left.estimate, -left.high, -left.low, left.n)))
+    if Reason.NEAR_TEACHER in verdict.reasons:
+        return messages.better_and_near_teacher(**gain, band=band)
+    if verdict.reasons == (Reason.CLEAR_GAIN, Reason.UNSETTLED):
+        return messages.better_rest_undecided(**gain, band=band)
+    sentences = {
+        Reason.WORSE: messages.worse,
+        Reason.SMALL_GAIN: messages.not_better,
+        Reason.UNSETTLED: messages.gain_undecided,
+        Reason.STYLE: messages.better_in_wrong_style,
+        Reason.FAR_FROM_TEACHER: messages.better_and_far_from_teacher,
+    }
+    return sentences[verdict.reasons[-1]](**gain)
+
+
+def _points(interval: Interval) -> dict[str, int]:
+    """An interval as parameters of a message, in hundredths."""
+    low, high = round(100 * interval.low), round(100 * interval.high)
+    return {"points": round(100 * interval.estimate), "low": low, "high": high, "num": interval.n}
 
 
 def _rule(interval: Interval, band: float) -> Decision:

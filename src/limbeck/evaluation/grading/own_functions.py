@@ -1,4 +1,4 @@
-"""Graders that the caller holds as functions, under names that a recipe can tell of: in_memory:NAME."""
+"""Graders that were given as functions, with names that a recipe can store: in_memory:NAME."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HELD: ContextVar[Mapping[str, Grader]] = ContextVar("_HELD", default=MappingPro
 
 
 def name_of(function: Grader) -> str:
-    """module:function where that leads to it from any process, else in_memory:NAME."""
+    """module:function if every process can import it from there, else in_memory:NAME."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", type(function).__name__)
     if module and module != "__main__" and name.isidentifier():
         try:
@@ -33,7 +33,7 @@ def name_of(function: Grader) -> str:
 
 @contextmanager
 def held_functions(functions: Mapping[str, Grader]) -> Generator[None]:
-    """Within the block these functions are found by their names."""
+    """Makes these functions available by their names within the block."""
     before = _HELD.set({**_HELD.get(), **functions})
     try:
         yield
@@ -42,5 +42,5 @@ def held_functions(functions: Mapping[str, Grader]) -> Generator[None]:
 
 
 def function_named(name: str) -> Grader | None:
-    """The function that is held under module:function, None where none is."""
+    """The available function of this name, or None."""
     return _HELD.get().get(name)

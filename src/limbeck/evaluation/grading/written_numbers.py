@@ -1,8 +1,8 @@
 """Numbers as people write them in English, Portuguese, Italian, Spanish and French: 1,234.5 and 1.234,5 and 17 920.
 
-The form tells how a number is meant, whatever the language, with one exception: a single mark before exactly three
-digits (1.800, 1,234) is a decimal mark in one language and groups thousands in another. It has both readings unless
-the language is given.
+The form of a number decides its value in every language, with one exception: a single mark before exactly three digits
+(1.800, 1,234) is a decimal mark in one language and groups thousands in another. Such a number has both readings unless
+the language is known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = regex.compile(
 
 @dataclass(frozen=True)
 class WrittenNumber:
-    """A number in a text: what it may mean, and where its digits start and it ends (before `start` may be a sign)."""
+    """A number in a text: its possible values, and the start of its digits (a sign may precede) and its end."""
 
     readings: tuple[Decimal, ...]
     start: int
@@ -40,7 +40,7 @@ class WrittenNumber:
 
 
 def written_numbers(text: str, language: Language | None = None) -> list[WrittenNumber]:
-    """Every number in the text, in order; a run of digits and marks that is no number (1.2.3) is left out."""
+    """Every number in the text, in order, without sequences of digits and marks like 1.2.3."""
     found = []
     for match in _NUMBER.finditer(text):
         sign = "-" if match["sign"] in ("-", "−") else ""
@@ -52,13 +52,13 @@ def written_numbers(text: str, language: Language | None = None) -> list[Written
 
 
 def unit_of(text: str, number: WrittenNumber) -> str | None:
-    """The one word or sign that stands beside the only number of a text; "" for none, None for several words."""
+    """The single word or sign next to the only number of a text; "" for none, None for several words."""
     rest = (text[: number.start].rstrip("+-− ") + " " + text[number.end :].rstrip(". ")).split()
     return None if len(rest) > 1 else "".join(rest).casefold()
 
 
 def unit_fits(text: str, number: WrittenNumber, units: Sequence[str]) -> bool:
-    """Whether one of the units stands beside the number, or nothing that could be another unit."""
+    """Whether the number has one of the units, or has nothing next to it that could be another unit."""
     before = text[: number.start].rstrip("+-− \u00a0\u202f").casefold()
     after = text[number.end :].lstrip(" \u00a0\u202f").casefold()
     for unit in (unit.casefold() for unit in units):
@@ -71,7 +71,7 @@ def unit_fits(text: str, number: WrittenNumber, units: Sequence[str]) -> bool:
 
 
 def _readings(body: str, language: Language | None) -> list[str]:
-    """What a run of digits and marks may mean, written with a decimal point and no groups."""
+    """The possible values of a sequence of digits and marks, with a decimal point and no groups."""
     points = [decimal for decimal in ("", ".", ",") if _fits(body, decimal)]
     if len(points) == 2 and language is not None:
         own = "." if language == "en" else ","
@@ -83,7 +83,7 @@ def _readings(body: str, language: Language | None) -> list[str]:
 
 
 def _fits(body: str, decimal: str) -> bool:
-    """Whether the run can be read with this decimal mark ("" for a whole number): all other marks then group by 3."""
+    """Whether the sequence is a number with this decimal mark ("" for none): other marks must group by 3."""
     if decimal and body.count(decimal) != 1:
         return False
     whole, _, fraction = body.partition(decimal) if decimal else (body, "", "0")

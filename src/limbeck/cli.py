@@ -55,14 +55,14 @@ Workspace = Annotated[Path, Parameter(help="The folder that holds runs/.")]
 def demo(*, workspace: Workspace = Path(), seed: int = 0, as_json: Json = False) -> None:
     """Distil the tiny pair that ships with Limbeck: worth it, on-policy, did it work. No network; takes minutes."""
     from limbeck.embedded.show import introduce_demo, show_demo
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     if as_json:
         _api().demo(workspace, seed=seed, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     introduce_demo(printer)
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         result = _api().demo(workspace, seed=seed, listen=screen.take, watch=screen.phase, environment=os.environ)
     show_demo(printer, result)
 
@@ -110,7 +110,7 @@ def train(
     """Run a recipe, or several, one after the other."""
     from limbeck.planning.memory import refuse_if_too_large
     from limbeck.reporting.check import check_as_json, show_check
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
     from limbeck.reporting.runs import show_run
 
     printer = Printer()
@@ -126,7 +126,7 @@ def train(
     elif as_json:
         _api().train(recipe, *later, overrides=overrides, listen=_print_json, environment=os.environ)
     else:
-        with on_screen(printer) as screen:
+        with live_view(printer) as screen:
             run = _api().train(
                 recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase, environment=os.environ
             )
@@ -136,13 +136,13 @@ def train(
 @app.command
 def answers(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
     """Let the teacher write its answers to the recipe's prompts, and train nothing."""
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     if as_json:
         _api().answers(recipe, overrides=overrides, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         run = _api().answers(recipe, overrides=overrides, listen=screen.take, environment=os.environ)
     printer.say(f"They lie in {run.path / 'answers'}: teacher.jsonl is all, targets.jsonl what is fit to learn.")
 
@@ -159,14 +159,14 @@ def lineage(run: RunName, *, workspace: Workspace = Path()) -> None:
 @app.command
 def resume(run: RunName, *, overrides: Overrides = (), workspace: Workspace = Path(), as_json: Json = False) -> None:
     """Go on with a stopped run from its last checkpoint."""
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
     from limbeck.reporting.runs import show_run
 
     if as_json:
         _api().resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         done = _api().resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
     show_run(printer, done)
 
@@ -187,7 +187,7 @@ def recipe_show(recipe: RecipeFile, *, overrides: Overrides = (), origin: Origin
     """Print a recipe as it resolves."""
     from limbeck.recipe.files import load_recipe, show
 
-    Printer().say(show(load_recipe(recipe, overrides, os.environ), origin=origin))
+    Printer().say_whole(show(load_recipe(recipe, overrides, os.environ), origin=origin))
 
 
 @recipe_app.command(name="explain")
@@ -241,13 +241,13 @@ def chat(
     """Talk to a model: a hub id, a folder, a .gguf file or run:NAME. An empty line or Ctrl-D ends it."""
     from limbeck.conversation import Conversation
     from limbeck.machine import tune_process
-    from limbeck.reporting.talk import talk
+    from limbeck.reporting.chat_view import chat_loop
     from limbeck.rollouts.sampling import Sampling
 
     sampling = Sampling(temperature=temperature)
     tune_process()
     found = Conversation(model, workspace=workspace, system=system, sampling=sampling, max_tokens=max_tokens, seed=seed)
-    talk(found.reply)
+    chat_loop(found.reply)
 
 
 @app.command

@@ -1,14 +1,25 @@
-"""What is said of how the package's own functions are called."""
+"""Messages about calls of the package's functions, and the texts of the printer, the progress view and the chat."""
 
 from __future__ import annotations
 
-from limbeck.errors import DataError, LimbeckError, Refusal, Text, UsageError, error
+from limbeck.errors import DataError, LimbeckError, Refusal, Text, UsageError, error, note
 
 __all__ = [
+    "CONSOLE_LABELS",
+    "PROGRESS_LABELS",
+    "chat_max_tokens",
+    "chat_truncated",
     "grader_unusable",
     "module_missing",
     "no_prompts",
     "no_rows_of",
+    "progress_alert",
+    "progress_held_out",
+    "progress_loss",
+    "progress_losses",
+    "progress_step",
+    "progress_truncated",
+    "progress_units",
     "recipe_form",
     "row_form",
     "row_value",
@@ -17,6 +28,24 @@ __all__ = [
     "teacher_not_needed",
     "teacher_other",
 ]
+
+CONSOLE_LABELS = {"warning": "Warning", "error": "Error", "given": "given", "needed": "needed", "fix": "fix"}
+
+PROGRESS_LABELS = {
+    "step": "step",
+    "now": "now",
+    "loss": "loss",
+    "generation": "generation",
+    "scoring": "scoring",
+    "update": "update",
+    "tokens_per_s": "tokens/s",
+    "truncated": "truncated",
+    "memory": "memory",
+    "held_out": "held out",
+    "time_left": "time left",
+    "finished": "finished",
+    "measuring": "measuring",
+}
 
 
 @error(UsageError, "api.recipe-form")
@@ -117,3 +146,53 @@ def module_missing(*, module: str) -> Text:
         needed="to_pandas() returns a pandas frame.",
         fix="Install it: pip install {module}.",
     )
+
+
+@error(UsageError, "chat.max-tokens")
+def chat_max_tokens(*, max_tokens: int, num_positions: int) -> Text:
+    return Text(
+        given="--max-tokens is {max_tokens:,}.",
+        needed="The conversation and the answer share the {num_positions:,} positions of the model, and each needs at "
+        "least one.",
+        fix="Choose a number from 1 to less than {num_positions:,}.",
+    )
+
+
+@note("chat.truncated")
+def chat_truncated() -> str:
+    return " [truncated]"
+
+
+@note("progress.units")
+def progress_units() -> str:
+    return "Loss in nats per token; generation, scoring and update in tokens per second."
+
+
+@note("progress.step")
+def progress_step(*, step: int, steps: int, time_left: str) -> str:
+    return "{step:,} of {steps:,}, time left: {time_left}"
+
+
+@note("progress.loss")
+def progress_loss(*, loss: str, first: str) -> str:
+    return "{loss} nats per token, {first} at first"
+
+
+@note("progress.truncated")
+def progress_truncated(*, share: str, memory: str) -> str:
+    return "{share} of practice answers   memory {memory}"
+
+
+@note("progress.losses")
+def progress_losses(*, teacher: str, student: str, step: str) -> str:
+    return "teacher's text {teacher}, student's text {student} at step {step}"
+
+
+@note("progress.held-out")
+def progress_held_out(*, losses: str) -> str:
+    return "held-out loss: {losses}"
+
+
+@note("progress.alert")
+def progress_alert(*, text: str) -> str:
+    return "alert: {text}"

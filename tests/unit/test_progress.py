@@ -59,11 +59,10 @@ def test_plain_lines_come_every_n_steps_with_the_first_and_the_last() -> None:
     assert lines[1].split() == [
         "step",
         "loss",
-        "writing",
-        "reading",
-        "updating",
-        "cut",
-        "off",
+        "generation",
+        "scoring",
+        "update",
+        "truncated",
         "memory",
         "time",
         "left",
@@ -112,8 +111,8 @@ def test_the_panel_fits_80_columns_and_shows_every_figure() -> None:
     text = "\n".join(lines)
     assert {cell_len(line) for line in lines if line} == {80}
     for shown in (
-        "calm-otter-17", "120 of 200", "0.231 nats per token, 0.412 at first", "writing 1,204", "reading 93,120",
-        "updating 3,118", "4% of practice answers", "12.0 GiB", "0.241 at step 12345", "40 min",
+        "calm-otter-17", "120 of 200", "0.231 nats per token, 0.412 at first", "generation 1,204", "scoring 93,120",
+        "update 3,118", "4% of practice answers", "12.0 GiB", "0.241 at step 12345", "40 min",
     ):  # fmt: skip
         assert shown in text
     assert "not for this view" not in text

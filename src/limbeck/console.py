@@ -39,9 +39,11 @@ __all__ = [
 
 PLAIN_WIDTH = 80
 _UNLIMITED_WIDTH = 1_000_000  # of warnings and errors in a pipe
-_LEAST_COLUMN = 8  # the text of a cell is folded, but not narrower than this
+_LEAST_COLUMN = 8  # the text of a cell is folded, but not narrower than this,
+_LONGEST_WORD = 20  # and words up to this length stay whole
 _GAP = 3  # between columns
 _MIN_WIDTH = 20  # the width of text in a window narrower than that
+_LEAD = re.compile(r"[\s│]*(?:- |\d+\. |[├└]─ )?")  # the start of a list item or of a branch
 
 # A whole control sequence is removed, introduced by ESC or by its one-character C1 form: CSI with its parameters; the
 # string sequences OSC, DCS, SOS, PM and APC with their text; ESC with its intermediate and final characters.
@@ -216,7 +218,7 @@ def print_json(text: str) -> None:
 def _wrapped(console: Console, text: str, width: int) -> list[str]:
     """Lines of at most `width` characters; a word longer than that (a path) is never cut.
 
-    What continues a line is indented as the line is, and by two more after "- ".
+    The continuation of a line is indented like its text, in a list item or a branch of a tree too.
     """
     width = max(width, _MIN_WIDTH)
     lines: list[str] = []
@@ -224,10 +226,10 @@ def _wrapped(console: Console, text: str, width: int) -> list[str]:
         if len(line) <= width:
             lines.append(line)
             continue
-        indent = " " * min(len(line) - len(line.lstrip()), width - _MIN_WIDTH)
-        hanging = "  " if line.lstrip().startswith("- ") else ""
+        lead = _LEAD.match(line)
+        indent = " " * min(lead.end() if lead else 0, width - _MIN_WIDTH)
         lines += textwrap.wrap(
-            line, width, subsequent_indent=indent + hanging, break_long_words=False, break_on_hyphens=False
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ) or [""]
     return lines
 
@@ -245,13 +247,13 @@ def _columns(rows: Sequence[Mapping[str, object]], console: Console) -> list[lis
 def _column_widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """The width of each column so that all of them take at most `room`; None if that is impossible.
 
-    Heads break between words first, then cells are folded, down to `_LEAST_COLUMN`; the widest columns first.
+    Heads break between words first, then cells are folded; the widest columns first.
     """
     room = max(room, 0)
     words = [max(map(cell_len, head.split()), default=0) for head, *_ in columns]
     cells = [max(map(_widest_line, cells)) for _, *cells in columns]
     whole_cells = [min(max(pair), room) for pair in zip(words, cells, strict=True)]
-    folded_cells = [max(word, min(cell, _LEAST_COLUMN)) for word, cell in zip(words, cells, strict=True)]
+    folded_cells = [max(word, _least_width(column[1:])) for word, column in zip(words, columns, strict=True)]
     if sum(folded_cells) > room:
         return None
     widths = [min(max(map(_widest_line, column)), room) for column in columns]
@@ -260,6 +262,12 @@ def _column_widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | N
             widest = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
             widths[widest] -= 1
     return widths
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    """The width down to which the cells of a column can be folded."""
+    longest_word = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+    return max(min(max(map(_widest_line, cells)), _LEAST_COLUMN), min(longest_word, _LONGEST_WORD))
 
 
 def _widest_line(text: str) -> int:

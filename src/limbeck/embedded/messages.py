@@ -19,6 +19,9 @@ __all__ = [
 LABELS: Mapping[str, str] = {
     "baseline": "Is it worth distilling?",
     "examples": "Three held-out messages and the answers of each model",
+    "model": "model",
+    "grade": "grade",
+    "answer": "answer",
     "right": "right",
     "wrong": "wrong",
     "next": "What to do next",

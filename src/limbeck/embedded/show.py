@@ -43,9 +43,16 @@ def show_demo(printer: Printer, result: FinishedDemo) -> None:
     printer.rule(LABELS["examples"])
     for rows in examples_to_show(result.after):
         printer.say(rows["student"]["messages"][-1]["content"], style="bold")
-        for alias, row in rows.items():
-            printer.say(f"  {alias:<9} {LABELS['right' if row['grade'] == 1 else 'wrong']}")
-            printer.say_whole(f"    {row['answer']}")
+        printer.table(
+            [
+                {
+                    LABELS["model"]: alias,
+                    LABELS["grade"]: LABELS["right" if row["grade"] == 1 else "wrong"],
+                    LABELS["answer"]: row["answer"],
+                }
+                for alias, row in rows.items()
+            ]
+        )
     path = result.run.path
     printer.rule(LABELS["next"])
     printer.say(messages.demo_done(seconds=round(result.seconds), run=str(path)))

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from limbeck.console import is_number
 from limbeck.reporting.marked import sheets
 from limbeck.reporting.messages import page as texts
+from limbeck.reporting.messages.labels import NOTEBOOK
 from limbeck.reporting.page import ORDER, environment
 from limbeck.reporting.rows import Rows
 
@@ -37,7 +38,9 @@ def evaluation_cell(result: Mapping[str, Any]) -> str:
 
 def table_cell(title: str, sentences: Sequence[str], *tables: Iterable[Mapping[str, object]]) -> str:
     """Sentences and tables under a title; the rows of a table have the same columns."""
-    shown = [[{name: figure(value) for name, value in row.items()} for row in table] for table in tables]
+    shown = [
+        [{NOTEBOOK.get(name, name): figure(value) for name, value in row.items()} for row in table] for table in tables
+    ]
     num_lines = len(sentences) + sum(len(table) + 1 for table in shown)
     return _cell(title, sentences, TOP_PIXELS + LINE_PIXELS * num_lines, tables=shown)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from limbeck.console import Printer
 from limbeck.reporting.figures import GIB, size_text
 from limbeck.reporting.messages import terminal
-from limbeck.reporting.messages.labels import CHECK, ROUTE_PHASES
+from limbeck.reporting.messages.labels import CHECK, MACHINE, PHASES
 
 if TYPE_CHECKING:  # views of stored runs do not import torch
     from limbeck.planning.check import CheckReport
@@ -109,7 +109,6 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
         [
             {
                 "": CHECK[role],
-                CHECK["model"]: ref.text,
                 CHECK["tokens"]: defined,
                 CHECK["head_rows"]: rows,
                 CHECK["generation"]: writing and writing.way,
@@ -119,6 +118,9 @@ def _show_pair(printer: Printer, report: CheckReport) -> None:
             for writing in (report.writing.get(role),)
         ]
     )
+    for role, (ref, *_) in models.items():
+        if ref is not None:
+            printer.say(f"{CHECK[role]}: {ref.text}")
     if scores:
         printer.say(terminal.check_shared(num=vocabulary.num_shared))
     template = material.dialogue.template.origin
@@ -143,7 +145,7 @@ def _show_memory(printer: Printer, plan: MemoryPlan) -> None:
 
 
 def _phase(name: str) -> str:
-    return ROUTE_PHASES.get(name, name)
+    return PHASES.get(name, name)
 
 
 def show_machine(printer: Printer, machine: Mapping[str, object], environment: Mapping[str, str]) -> None:
@@ -164,7 +166,7 @@ def machine_rows(machine: Mapping[str, object]) -> list[dict[str, object]]:
 def _property(item: tuple[str, object]) -> tuple[str, object]:
     name, value = item
     if name.endswith("_bytes") and isinstance(value, int):
-        return terminal.memory_name(name=name.removesuffix("_bytes")), f"{value / GIB:,.1f} GiB"
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{key} {version}" for key, version in value.items())
-    return name.replace("_", " "), CHECK[str(value).lower()] if isinstance(value, bool) else value
+        value = f"{value / GIB:,.1f} GiB"
+    elif isinstance(value, bool):
+        value = CHECK["true" if value else "false"]
+    return MACHINE.get(name, name), value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limbeck.console import Printer
-from limbeck.reporting.figures import points_range, share_range
+from limbeck.reporting.figures import FEW, points_range, share_range
 from limbeck.reporting.messages import terminal
 from limbeck.reporting.messages.labels import ALIASES, EVALUATION, QUESTIONS
 
@@ -67,7 +67,10 @@ def _show_comparison(printer: Printer, compared: Mapping[str, Any], verdict: Map
         bar = "█" * round(bar_width * share["estimate"])
         printer.say_whole(f"{name:<{name_width}}  {bar:<{bar_width}} {figure}")
     longer = compared["longer_won"]
-    if longer is not None:
+    if longer is not None and longer["n"] < FEW:
+        num_longer = round(longer["estimate"] * longer["n"])
+        printer.say(terminal.evaluation_longer_few(num_longer=num_longer, num=longer["n"]))
+    elif longer is not None:
         printer.say(terminal.evaluation_longer(share=share_range(longer), num=longer["n"]))
     if max(compared["num_not_graded"]):
         printer.say(terminal.evaluation_graded(num=interval["n"], asked=compared["num_asked"]))
@@ -133,7 +136,8 @@ def _show_models(printer: Printer, result: Mapping[str, Any]) -> None:
 
 
 def _length_row(name: str, length: Mapping[str, float] | None) -> dict[str, object]:
-    numbers = {key: None if length is None else round(length[key]) for key in ("mean", "median", "p90")}
+    known = {} if length is None else length
+    numbers = {key: round(known[key]) if key in known else None for key in ("mean", "median", "p90")}
     return {"": name, **{EVALUATION[key]: number for key, number in numbers.items()}}
 
 

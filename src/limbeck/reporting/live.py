@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from limbeck.console import Printer
 from limbeck.progress import RunView
 from limbeck.reporting.messages import terminal
-from limbeck.reporting.messages.labels import ROUTE_PHASES
+from limbeck.reporting.messages.labels import PHASES
 
 __all__ = ["Screen", "live_view"]
 
@@ -49,7 +49,7 @@ class Screen:
     def phase(self, phase: str) -> None:
         """Show the current phase of a step."""
         if self._view is not None:
-            self._view.update({"kind": "phase", "phase": ROUTE_PHASES.get(phase, phase)})
+            self._view.update({"kind": "phase", "phase": PHASES.get(phase, phase)})
 
     def _open(self, event: Mapping[str, object]) -> None:
         steps = event["steps"]

@@ -148,6 +148,10 @@ def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
         printer.warn(terminal.run_loss_not_finite(steps=gaps))
 
 
+def _logprob(value: object) -> str | None:
+    return None if value is None else f"{_number(value):z.2f}"  # without a minus before 0.00
+
+
 def sparkline(values: Sequence[float], most: int = NUM_BARS) -> str:
     """A curve in one line of at most `most` bars: means over equal stretches; a cross is not a finite number."""
     num_bars = min(most, len(values))
@@ -169,8 +173,8 @@ def _show_worst(printer: Printer, step: Mapping[str, Any]) -> None:
             {
                 RUNS["token"]: repr(worst["text"]),
                 RUNS["nats"]: f"{worst['divergence']:.2f}",
-                RUNS["student"]: f"{worst['student_logprob']:.2f}",
-                RUNS["teacher"]: None if worst["teacher_logprob"] is None else f"{worst['teacher_logprob']:.2f}",
+                RUNS["student"]: _logprob(worst["student_logprob"]),
+                RUNS["teacher"]: _logprob(worst["teacher_logprob"]),
                 RUNS["prompt"]: worst["source"],
                 RUNS["position"]: worst["position"],
             }

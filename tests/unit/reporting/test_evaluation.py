@@ -68,7 +68,7 @@ def test_the_page_fits_into_80_columns_and_hides_nothing() -> None:
     wide = [line for line in lines if len(line) > 80]
     assert not wide
     text = " ".join(" ".join(lines).split())
-    for told in ("194/200", "211", "1,234.50 EUR", "human-written", "both bad", "58% (40 to 70), 50 prompts",
+    for told in ("194/200", "211", "1,234.50 EUR", "human-written", "both bad", "58% (40 to 70) of 50 prompts",
                  "refunds\\u202e",
                  "200 of 200", "6 of 200 questions failed", "limbeck export runs/calm-otter-17"):  # fmt: skip
         assert told in text

@@ -12,12 +12,13 @@ __all__ = [
     "EVALUATION",
     "EXPLAIN",
     "FILTERS",
+    "MACHINE",
     "MARKS",
     "NOTEBOOK",
     "PAGE",
     "PAIR_SETS",
+    "PHASES",
     "QUESTIONS",
-    "ROUTE_PHASES",
     "RUNS",
     "SETS",
 ]
@@ -141,8 +142,31 @@ CHECK: Labels = {
     "value": "value",
 }
 
-# Phases of a step as they are stored, and the words for them.
-ROUTE_PHASES: Labels = {"writing": "generation", "reading": "scoring", "updating": "update"}
+# Phases as memory plans and older runs name them, and the words for them; others are shown as they are.
+PHASES: Labels = {
+    "load": "loading",
+    "write": "generation",
+    "writing": "generation",
+    "score": "scoring",
+    "reading": "scoring",
+    "updating": "update",
+}
+
+# Properties of the machine, by the field of `doctor`; the versions of libraries have the names of the libraries.
+MACHINE: Labels = {
+    "device": "device",
+    "device_name": "device name",
+    "total_bytes": "total memory",
+    "free_bytes": "free memory",
+    "num_threads": "threads",
+    "matmul_precision": "matmul precision",
+    "bf16": "bfloat16 saves time",
+    "bf16_speed": "bfloat16 speed, relative to float32",
+    "libc": "C library",
+    "python": "Python",
+    "keeps_memory": "keeps freed memory",
+    "large_pages": "large pages",
+}
 
 MARKS: Labels = {
     "position": "position",
@@ -156,7 +180,7 @@ MARKS: Labels = {
     "mistake": "mistake",
     "uncertain": "teacher uncertain",
     "less_likely": "less likely",
-    "agrees": "teacher agrees, less confident",
+    "agrees": "teacher agrees",
     "student_ending": "student's ending",
     "teacher_ending": "teacher's ending",
     "truncated": " [truncated]",
@@ -204,7 +228,8 @@ FILTERS: Labels = {
     "not_graded": "Not graded",
 }
 
-NOTEBOOK: Labels = {"check": "Check", "runs": "Runs", "machine": "This machine", "conversation": "Conversation"}
+# Heads of the tables in notebook cells, by the field of an event; others are shown as they are.
+NOTEBOOK: Labels = {**CURVES, "learning_rate": "learning rate", "step_s": "seconds per step"}
 
 PAGE: Labels = {
     "skip": "Skip to the rows",

@@ -16,6 +16,7 @@ __all__ = [
     "cell_marks",
     "footer",
     "length_of_won",
+    "length_of_won_few",
     "lengths_note",
     "lost_to",
     "mark_details",
@@ -108,8 +109,16 @@ def recovered_formula() -> str:
 
 
 @note("report.length-of-won")
-def length_of_won(*, share: str, prompts: str) -> str:
-    return "The longer answer is the better one: {share} of {prompts} with answers of different length."
+def length_of_won(*, share: str, low: str, high: str, prompts: str) -> str:
+    return (
+        "Where one answer is better and the lengths differ, the longer one is better on {share} ({low} to {high}) of "
+        "{prompts}."
+    )
+
+
+@note("report.length-of-won.few")
+def length_of_won_few(*, num_longer: str, prompts: str) -> str:
+    return "Where one answer is better and the lengths differ, the longer one is better on {num_longer} of {prompts}."
 
 
 @note("report.not-compared")

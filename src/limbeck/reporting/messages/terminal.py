@@ -20,6 +20,7 @@ __all__ = [
     "evaluation_graded",
     "evaluation_latency",
     "evaluation_longer",
+    "evaluation_longer_few",
     "evaluation_next",
     "evaluation_report",
     "evaluation_slices",
@@ -39,7 +40,6 @@ __all__ = [
     "marks_probabilities",
     "marks_scored",
     "marks_title",
-    "memory_name",
     "run_checkpoint",
     "run_loss_not_finite",
     "run_loss_not_finite_more",
@@ -72,7 +72,18 @@ def evaluation_better(*, model: str) -> str:
 
 @note("report.evaluation-longer")
 def evaluation_longer(*, share: str, num: int) -> str:
-    return "The longer answer is the better one: {share}, {num:prompt|prompts} with answers of different length."
+    return (
+        "Where one answer is better and the lengths differ, the longer one is better on {share} of "
+        "{num:prompt|prompts}."
+    )
+
+
+@note("report.evaluation-longer.few")
+def evaluation_longer_few(*, num_longer: int, num: int) -> str:
+    return (
+        "Where one answer is better and the lengths differ, the longer one is better on {num_longer:,} of "
+        "{num:prompt|prompts}."
+    )
 
 
 @note("report.evaluation-graded")
@@ -217,11 +228,6 @@ def check_memory_too_small(*, phase: str, peak: str, free: str) -> str:
         "The run DOES NOT FIT: it needs about {peak}, and {free} is free. Most memory is needed in the {phase} phase. "
         "Activations are estimated, everything else is counted."
     )
-
-
-@note("report.memory-name")
-def memory_name(*, name: str) -> str:
-    return "{name} memory"
 
 
 @note("report.machine-environment")

@@ -36,7 +36,7 @@ def show_marks(printer: Printer, sheet: MarkSheet, beta: float) -> None:
         if sheet.continued is not None:
             _show_ending(printer, answer, sheet.continued)
     printer.rule()
-    printer.say(terminal.marks_scored(student=sheet.student, teacher=sheet.teacher))
+    printer.say_whole(terminal.marks_scored(student=sheet.student, teacher=sheet.teacher))
     printer.say(terminal.marks_legend_mistake())
     printer.say(terminal.marks_legend_agrees())
     printer.say(terminal.marks_legend_uncertain())

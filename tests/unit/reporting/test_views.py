@@ -24,12 +24,12 @@ from limbeck.runs.evaluations import Evaluation
 
 
 def lines_at(columns, show):
-    """The lines that a view prints in a window of so many columns, without commands, which are never wrapped."""
+    """The lines that a view prints in a window of so many columns, without the lines that are never wrapped."""
     out = io.StringIO()
     printer = Printer(out=out, err=out)
     printer.out = Console(file=out, width=columns, force_terminal=False, markup=False)
     show(printer)
-    return [line for line in out.getvalue().splitlines() if not line.startswith("  limbeck ")]
+    return [line for line in out.getvalue().splitlines() if not line.startswith(("  limbeck ", "Answers of "))]
 
 
 def test_a_share_of_few_prompts_is_a_count():

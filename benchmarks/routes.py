@@ -89,7 +89,7 @@ def main() -> None:
 
 def compare(folder: Path, counts: list[int], steps: int) -> tuple[list[Table], dict[str, Any]]:
     held_out = folder / "held-out.jsonl"
-    write_prompts(held_out, 200, seed=2, side="held-out")
+    write_prompts(held_out, 200, seed=2, split="held-out")
     write_prompts(folder / "prompts.jsonl", max(counts), seed=1)
     rows = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     shared = {"held_out": str(held_out), "workspace": str(folder), "evaluate_every": 10_000}

@@ -266,7 +266,7 @@ def write_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fol
 def measure_folder(folder: Path, tokenizer: PreTrainedTokenizerFast, plan: Plan) -> int:
     """Exact answers of the model as written, on held-out prompts."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return num_right(model, tokenizer, examples(HELD_OUT_SEED, plan.num_held_out, side="held-out"))
+    return num_right(model, tokenizer, examples(HELD_OUT_SEED, plan.num_held_out, split="held-out"))
 
 
 def build_pair(out: Path, plan: Plan, say: Callable[[str], None]) -> dict[str, int | float]:
@@ -291,7 +291,7 @@ def build_pair(out: Path, plan: Plan, say: Callable[[str], None]) -> dict[str, i
         "teacher_right": measure_folder(out / "teacher", tokenizer, plan),
         "student_right": measure_folder(out / "student", tokenizer, plan),
         "student_trained_long_right": num_right(
-            student, tokenizer, examples(HELD_OUT_SEED, plan.num_held_out, side="held-out")
+            student, tokenizer, examples(HELD_OUT_SEED, plan.num_held_out, split="held-out")
         ),
         "teacher_parameters": teacher.num_parameters(),
         "student_parameters": student.num_parameters(),

@@ -21,15 +21,15 @@ def write_all(folder: Path = FOLDER) -> None:
     write_prompts(folder / "prompts.jsonl", 2000, seed=1)
     write_prompts(folder / "own.jsonl", 800, seed=3, style=STYLE)
     write_prompts(folder / "refunds.jsonl", 150, seed=4, topic="refund")
-    write_prompts(folder / "held-out.jsonl", 200, seed=2, side="held-out")
-    write_prompts(folder / "held-out-own.jsonl", 200, seed=2, side="held-out", style=STYLE)
+    write_prompts(folder / "held-out.jsonl", 200, seed=2, split="held-out")
+    write_prompts(folder / "held-out-own.jsonl", 200, seed=2, split="held-out", style=STYLE)
 
 
 def write_demo_folder(folder: Path) -> None:
     """The prompts that `limbeck demo` writes into its folder `demo`, where the tutorial begins."""
     folder.mkdir(parents=True)
     write_prompts(folder / "prompts.jsonl", 4000, seed=1)
-    write_prompts(folder / "held-out.jsonl", 300, seed=2, side="held-out")
+    write_prompts(folder / "held-out.jsonl", 300, seed=2, split="held-out")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ FLOORS = (
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
 WITHIN_GROUND_FLOOR = {("names", "errors"), ("console", "errors"), ("progress", "console"), ("progress", "errors")}
-WITHIN_GROUND_FLOOR |= {("messages", "errors")}
+WITHIN_GROUND_FLOOR |= {("messages", "errors"), ("console", "messages"), ("progress", "messages")}
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",

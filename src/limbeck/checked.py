@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from limbeck.embedded.story import DemoResult
@@ -64,4 +63,4 @@ def as_check(report: CheckReport) -> Check:
 
 def as_demo(done: DemoResult) -> Demo:
     """The demo's result as the package's functions return it."""
-    return Demo(Evaluation(done.worth.path), Evaluation(done.after.path), Run(Path(done.run)), done.seconds)
+    return Demo(Evaluation(done.worth.path), Evaluation(done.after.path), Run(done.run.path), done.seconds)

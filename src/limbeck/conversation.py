@@ -1,4 +1,4 @@
-"""A conversation with one model: the same template, stop tokens and sampling as in a run."""
+"""A conversation with one model, with the chat template, stop tokens and sampling of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from limbeck.data.dialogue import make_dialogue
 from limbeck.data.prompt import Message, PromptRow
 from limbeck.data.templates import choose_template
-from limbeck.errors import UsageError
 from limbeck.evaluation.answering.evaluated import template_options_of
 from limbeck.machine import use_machine
+from limbeck.messages import chat_max_tokens, chat_truncated
 from limbeck.models.load import load_model, max_positions
 from limbeck.models.resolve import parse_ref
 from limbeck.rollouts.request import GenerationRequest
@@ -25,7 +25,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Conversation:
-    """Turns so far, and a model that answers them. Every turn is rendered anew with the whole conversation."""
+    """The turns so far, and a model that answers them. The whole conversation is rendered again for every turn."""
 
     def __init__(
         self,
@@ -53,12 +53,7 @@ class Conversation:
         limit = self.dialogue.num_positions
         self.max_prompt_tokens = limit - max_tokens
         if max_tokens < 1 or self.max_prompt_tokens < 1:
-            raise UsageError(
-                "chat.max-tokens",
-                given=f"max tokens is {max_tokens}.",
-                needed=f"An answer has a token or more, and the model {limit} positions for conversation and answer.",
-                fix="Choose another number.",
-            )
+            raise chat_max_tokens(max_tokens=max_tokens, num_positions=limit)
         writing = choose_method(self.model, max_length=256 + max_tokens, pad_id=self.dialogue.pad_id)
         self.engine = engine_for(self.model, self.dialogue, writing.decoder, num_slots=1)
         self.sampling = sampling
@@ -67,10 +62,10 @@ class Conversation:
         self.messages: list[Message] = [] if system is None else [Message("system", system)]
 
     def reply(self, text: str) -> Iterator[str]:
-        """Answer one turn; yields pieces of text as they are written, and remembers the turn.
+        """Answer one turn: yields pieces of text as they are generated, and keeps the turn.
 
         Raises:
-            DataError: the conversation is longer than the model can read.
+            DataError: the conversation does not fit into the positions of the model.
         """
         messages = (*self.messages, Message("user", text))
         row = PromptRow(messages, None, "this turn")
@@ -83,9 +78,9 @@ class Conversation:
                 break
             ids.append(written.token)
             so_far = self.model.text(ids)
-            if not so_far.endswith(REPLACEMENT):  # half of a character: its other bytes are still to come
+            if not so_far.endswith(REPLACEMENT):  # half of a character, whose other bytes are still missing
                 yield so_far[len(shown) :]
                 shown = so_far
         else:
-            yield " [cut off]"
+            yield chat_truncated()
         self.messages = [*messages, Message("assistant", shown)]

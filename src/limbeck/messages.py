@@ -1,4 +1,4 @@
-"""Messages of the modules that have no folder: machine, http and the driver."""
+"""Messages of the modules without a folder: machine, http, driver, printer, progress, chat, the public functions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,25 @@ def answers_only() -> str:
     return "answers of the teacher, no training"
 
 
-# ---------------------------------------------------------------------------------------- functions of the package
+# ---------------------------------------------------------------------------------------- the public functions
+
+CONSOLE_LABELS = {"warning": "Warning", "error": "Error", "given": "given", "needed": "needed", "fix": "fix"}
+
+PROGRESS_LABELS = {
+    "step": "step",
+    "now": "now",
+    "loss": "loss",
+    "generation": "generation",
+    "scoring": "scoring",
+    "update": "update",
+    "tokens_per_s": "tokens/s",
+    "truncated": "truncated",
+    "memory": "memory",
+    "held_out": "held out",
+    "time_left": "time left",
+    "finished": "finished",
+    "measuring": "measuring",
+}
 
 
 @error(UsageError, "api.recipe-form")
@@ -230,3 +248,53 @@ def module_missing(*, module: str) -> Text:
         needed="to_pandas() returns a pandas frame.",
         fix="Install it: pip install {module}.",
     )
+
+
+@error(UsageError, "chat.max-tokens")
+def chat_max_tokens(*, max_tokens: int, num_positions: int) -> Text:
+    return Text(
+        given="--max-tokens is {max_tokens:,}.",
+        needed="The conversation and the answer share the {num_positions:,} positions of the model, and each needs at "
+        "least one.",
+        fix="Choose a number from 1 to less than {num_positions:,}.",
+    )
+
+
+@note("chat.truncated")
+def chat_truncated() -> str:
+    return " [truncated]"
+
+
+@note("progress.units")
+def progress_units() -> str:
+    return "Loss in nats per token; generation, scoring and update in tokens per second."
+
+
+@note("progress.step")
+def progress_step(*, step: int, steps: int, time_left: str) -> str:
+    return "{step:,} of {steps:,}, time left: {time_left}"
+
+
+@note("progress.loss")
+def progress_loss(*, loss: str, first: str) -> str:
+    return "{loss} nats per token, {first} at first"
+
+
+@note("progress.truncated")
+def progress_truncated(*, share: str, memory: str) -> str:
+    return "{share} of practice answers   memory {memory}"
+
+
+@note("progress.losses")
+def progress_losses(*, teacher: str, student: str, step: str) -> str:
+    return "teacher's text {teacher}, student's text {student} at step {step}"
+
+
+@note("progress.held-out")
+def progress_held_out(*, losses: str) -> str:
+    return "held-out loss: {losses}"
+
+
+@note("progress.alert")
+def progress_alert(*, text: str) -> str:
+    return "alert: {text}"

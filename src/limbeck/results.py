@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from limbeck.errors import DataError
 from limbeck.messages import module_missing
 from limbeck.reporting.cells import evaluation_cell, marks_cell, table_cell
+from limbeck.reporting.check import machine_rows
 from limbeck.runs import evaluations, marks, store
 from limbeck.runs.lineage import LineageNode
 
@@ -228,5 +229,4 @@ class MachineReport:
     environment: Mapping[str, str]
 
     def _repr_html_(self) -> str:
-        rows = [{"what": name.replace("_", " "), "here": value} for name, value in self.machine.items()]
-        return table_cell("This machine", (), rows)
+        return table_cell("This machine", (), machine_rows(self.machine))

@@ -90,7 +90,7 @@ def test_a_filter_shows_its_rows_with_and_without_the_script(view, script):
     assert 0 < expected < 200
     link.click()
     assert shown.locator(".row:visible").count() == expected
-    assert shown.locator(".set:visible").inner_text().startswith(f"{expected} of 200 rows are shown")
+    assert shown.locator(".set:visible").inner_text().startswith(f"{expected} of 200 rows: ")
     shown.locator("#models").get_by_role("link", name="3", exact=True).first.click()
     assert shown.locator(".row:visible").count() == 3
     shown.get_by_role("link", name="Show all").locator("visible=true").click()
@@ -108,7 +108,7 @@ def test_rows_are_found_by_their_words(view):
 def test_the_keyboard_is_enough(view):
     shown = view()
     shown.keyboard.press("Tab")
-    assert shown.evaluate("document.activeElement.textContent") == "To the rows"
+    assert shown.evaluate("document.activeElement.textContent") == "Skip to the rows"
     shown.keyboard.press("Enter")
     assert shown.evaluate("location.hash") == "#rows"
     shown.locator("#mark-1-1").focus()

@@ -134,8 +134,8 @@ def test_a_dry_run_plans_every_stage_before_there_is_a_run_of_any(tmp_path, caps
         paths.append(str(path))
     assert run_cli(["train", *paths, "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert told.index("first.yaml") < told.index("14 prompts train") < told.index("second.yaml")
-    assert told.index("second.yaml") < told.index("8 prompts train")
+    assert told.index("first.yaml") < told.index("14 prompts for training") < told.index("second.yaml")
+    assert told.index("second.yaml") < told.index("8 prompts for training")
     assert not (tmp_path / "runs").exists()
     assert run_cli(["train", paths[1], "--dry-run"]) == 2  # alone it has nothing before it
     (tmp_path / "second" / "rows.jsonl").unlink()

@@ -181,7 +181,8 @@ def test_markup_and_emoji_names_are_plain_text() -> None:
     out, err = io.StringIO(), io.StringIO()
     text = "[red]x[/red] [/] :smile: [link=https://evil.test]y[/link]"
     speak(Printer(out=out, err=err), text)
-    assert out.getvalue().count(text) == 4  # say, a cell, its column and the rule
+    for piece in text.split():  # say, a cell, its head and the rule
+        assert out.getvalue().count(piece) == 4
     assert err.getvalue().count(text) == 5  # progress, warning and three parts of an error
 
 
@@ -205,13 +206,13 @@ def test_errors_hang_under_their_labels_at_80_columns_and_paths_stay_whole() -> 
     assert lines[0] == "Error  recipe.key-unknown"
     assert lines[1] == "  given   given two"
     assert lines[2].startswith("            lines of words")
-    assert lines[3].startswith("          words")
+    assert lines[3].startswith("            words")
     assert [line.strip() for line in lines if "/data/" in line] == [path] * 3
     assert all(cell_len(line) <= 80 for line in lines if "/data/" not in line)
 
 
 @pytest.mark.usefixtures("plain_environment")
-def test_tables_fit_a_terminal_and_are_whole_in_a_pipe() -> None:
+def test_tables_fit_a_terminal_and_a_pipe_and_hide_nothing() -> None:
     rows: list[dict[str, object]] = [
         {"run": "calm-otter-17", "step": 200, "loss": 0.123456, "note": "x" * 90},
         {"run": "warm-newt-11", "step": None, "loss": float("nan"), "note": None},
@@ -222,10 +223,10 @@ def test_tables_fit_a_terminal_and_are_whole_in_a_pipe() -> None:
     out = io.StringIO()
     Printer(out=out, err=out).table(rows)
     lines = out.getvalue().splitlines()
-    assert [line.split() for line in lines[2:]] == [
-        ["calm-otter-17", "200", "0.1235", "x" * 90],
-        ["warm-newt-11", "-", "nan", "-"],
-    ]
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert lines[2].split()[:3] == ["calm-otter-17", "200", "0.1235"]
+    assert "".join(lines).count("x") == 90
+    assert lines[-1].split() == ["warm-newt-11", "-", "nan", "-"]
     assert lines[0].index("step") + len("step") == lines[2].index("200") + len("200"), "numbers stand right"
     Printer(out=out, err=out).table([])
 
@@ -239,10 +240,47 @@ def test_a_stream_that_cannot_encode_gets_escapes_and_no_crash() -> None:
     assert b"Gr\\xfc\\xdfe \\u2016 \\U0001f600" in raw.getvalue()
 
 
-def test_say_does_not_break_lines_in_a_pipe() -> None:
+def test_results_wrap_at_80_columns_in_a_pipe_and_what_is_for_programs_or_logs_stays_whole() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    printer = Printer(out=out, err=err)
+    text = "word " * 100 + "end"
+    printer.say("- " + text)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith("  word") for line in lines[1:]), "a list hangs under its dash"
+    assert " ".join(line.strip() for line in lines) == "- " + text
+    printer.say_whole(text)
+    assert out.getvalue().splitlines()[-1] == text
+    printer.warn(text)
+    printer.fail(error_with(text))
+    assert err.getvalue().splitlines()[0] == f"Warning  {text}"
+    assert f"  given   given {text}\n" in err.getvalue()
+
+
+@pytest.mark.usefixtures("plain_environment")
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_long_heading_is_wrapped_and_not_shortened(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal = Terminal(columns)
+    title = "Held-out divergence in nats per token, with 95% intervals, " * 2 + "end"
+    Printer(out=terminal.stream, err=terminal.stream).rule(title)
+    lines = OWN_STYLES.sub("", terminal.read()).splitlines()
+    assert " ".join(line.rstrip("─").strip() for line in lines) == title
+    assert max(map(cell_len, lines)) == columns
+    assert lines[-1].endswith("─")
+
+
+def test_heads_break_between_words_and_integers_have_thousands_separators() -> None:
     out = io.StringIO()
-    Printer(out=out, err=out).say("word " * 100 + "end")
-    assert out.getvalue() == "word " * 100 + "end\n"
+    row: dict[str, object] = {
+        "": "student", "95th percentile seconds": "1.5", "cost of 1,000 answers": "1,234.50 EUR", "note": "y" * 200,
+        "tokens": 1234567,
+    }  # fmt: skip
+    Printer(out=out, err=out).table([row])
+    lines = out.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    assert "1,234,567" in out.getvalue()
+    assert {"percentile", "seconds", "answers"} <= set(" ".join(lines[:4]).split())
 
 
 @pytest.mark.usefixtures("plain_environment")

@@ -12,7 +12,7 @@ import pytest
 
 from builders import prompt_row
 from limbeck.console import print_json
-from limbeck.reporting.talk import talk
+from limbeck.reporting.chat_view import chat_loop
 from limbeck.runs.store import Run
 from pairs import write_pair
 
@@ -83,7 +83,7 @@ def test_a_conversation_in_any_encoding_is_read_as_utf8(monkeypatch, encoding, a
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(typed, encoding=encoding, errors="surrogateescape"))
     monkeypatch.setattr(sys, "stdout", out)
     heard = []
-    talk(lambda text: heard.append(text) or ["ü ", "😀"])
+    chat_loop(lambda text: heard.append(text) or ["ü ", "😀"])
     assert heard == ["Füße 😀", "half \ufffd"]
     assert out.buffer.getvalue() == answer * 2
 

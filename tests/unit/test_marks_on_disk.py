@@ -108,7 +108,7 @@ def test_a_run_keeps_marks_that_are_shown_without_loading_anything(tmp_path, cap
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("tokens are marked") == 2
+    assert done.stdout.count("Marked: ") == 2
     assert "<b>" in done.stdout
     assert not {"\x1b", "\x07", "\u202e"} & set(done.stdout)
     assert run_cli(["mark", "tiny", "--json", "--beta", "0.25", "--workspace", str(tmp_path)]) == 0

@@ -50,14 +50,14 @@ def demo_command(
     Needs no network and takes a few minutes.
     """
     from limbeck.embedded.show import introduce_demo, show_demo
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     if as_json:
         _api().demo(workspace, seed=seed, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
     introduce_demo(printer)
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         result = _api().demo(workspace, seed=seed, listen=screen.take, watch=screen.phase, environment=os.environ)
     show_demo(printer, result)
 
@@ -82,7 +82,7 @@ def recipe_show_command(recipe: RecipeFile, *, overrides: Overrides = (), origin
     """Print a recipe with all of its effective settings."""
     from limbeck.recipe.files import effective_recipe_text, load_recipe
 
-    Printer().say(effective_recipe_text(load_recipe(recipe, overrides, os.environ), origin=origin))
+    Printer().say_whole(effective_recipe_text(load_recipe(recipe, overrides, os.environ), origin=origin))
 
 
 @recipe_app.command(name="explain", sort_key=next(_RECIPE_ORDER))
@@ -131,13 +131,13 @@ def worth_command(
 @app.command(name="answers", sort_key=next(_ORDER))
 def answers_command(recipe: RecipeFile, *, overrides: Overrides = (), as_json: Json = False) -> None:
     """Generate and store the teacher's answers to the prompts, without training."""
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     if as_json:
         _api().answers(recipe, overrides=overrides, listen=_print_json, environment=os.environ)
         return
     printer = Printer()
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         run = _api().answers(recipe, overrides=overrides, listen=screen.take, environment=os.environ)
     printer.say(messages.answers_stored(folder=run.path / "answers"))
 
@@ -158,7 +158,7 @@ def train_command(
     """Train a student with one recipe, or with several stages in order."""
     from limbeck.planning.memory import refuse_if_too_large
     from limbeck.reporting.check import check_as_json, show_check
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     printer = Printer()
     if dry_run:
@@ -173,7 +173,7 @@ def train_command(
     elif as_json:
         _api().train(recipe, *later, overrides=overrides, listen=_print_json, environment=os.environ)
     else:
-        with on_screen(printer) as screen:
+        with live_view(printer) as screen:
             run = _api().train(
                 recipe, *later, overrides=overrides, listen=screen.take, watch=screen.phase, environment=os.environ
             )
@@ -185,13 +185,13 @@ def resume_command(
     run: RunName, *, overrides: Overrides = (), workspace: Workspace = Path(), as_json: Json = False
 ) -> None:
     """Continue a stopped run from its last checkpoint."""
-    from limbeck.reporting.live import on_screen
+    from limbeck.reporting.live import live_view
 
     if as_json:
         _api().resume(run, workspace=workspace, overrides=overrides, listen=_print_json)
         return
     printer = Printer()
-    with on_screen(printer) as screen:
+    with live_view(printer) as screen:
         done = _api().resume(run, workspace=workspace, overrides=overrides, listen=screen.take, watch=screen.phase)
     _show_trained(printer, done)
 
@@ -321,13 +321,13 @@ def chat_command(
     """Chat with a model. An empty line or Ctrl-D ends the chat."""
     from limbeck.conversation import Conversation
     from limbeck.machine import tune_process
-    from limbeck.reporting.talk import talk
+    from limbeck.reporting.chat_view import chat_loop
     from limbeck.rollouts.sampling import Sampling
 
     sampling = Sampling(temperature=temperature)
     tune_process()
     found = Conversation(model, workspace=workspace, system=system, sampling=sampling, max_tokens=max_tokens, seed=seed)
-    talk(found.reply)
+    chat_loop(found.reply)
 
 
 @app.command(name="export", sort_key=next(_ORDER))

@@ -1,35 +1,64 @@
-"""What `limbeck demo` says before and after."""
+"""The terminal view of `limbeck demo`: an introduction, and the result."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from limbeck.console import Printer
-from limbeck.embedded.story import DemoResult, examples_to_show
+from limbeck.embedded import messages
+from limbeck.embedded.messages import LABELS
+from limbeck.embedded.story import examples_to_show
 from limbeck.reporting.evaluation import show_evaluation
+from limbeck.runs.evaluations import Evaluation
+from limbeck.runs.store import Run
 
 __all__ = ["introduce_demo", "show_demo"]
 
 
+class FinishedDemo(Protocol):
+    """The demo's result, of the demo itself or of the package's function."""
+
+    @property
+    def worth(self) -> Evaluation: ...
+    @property
+    def after(self) -> Evaluation: ...
+    @property
+    def run(self) -> Run: ...
+    @property
+    def seconds(self) -> float: ...
+
+
 def introduce_demo(printer: Printer) -> None:
-    printer.say("A customer writes to a billing desk; a model answers with one line of JSON.")
-    printer.say(
-        "Two tiny models ship with Limbeck: a teacher that does this well and a student that often gets it wrong. "
-        "First both answer messages that nobody trains on: is there anything to distil? Then, on-policy, the student "
-        "practises on other messages without answers, and the teacher judges every token it writes. Then the first "
-        "messages again: did it work?"
-    )
+    """What the demo is about to do."""
+    printer.say(messages.demo_task(), style="bold")
+    printer.say(messages.demo_about())
+    printer.say(messages.demo_steps())
 
 
-def show_demo(printer: Printer, result: DemoResult) -> None:
-    """Both verdicts, three answers side by side, and where everything lies."""
-    printer.rule("Is it worth it?")
+def show_demo(printer: Printer, result: FinishedDemo) -> None:
+    """Both verdicts, three prompts with the answers of each model, and the folder of the run."""
+    printer.rule(LABELS["baseline"])
     printer.say(result.worth.result()["verdict"]["words"][0], style="bold")
     show_evaluation(printer, result.after.result(), str(result.after.path))
-    printer.rule("Three of them, side by side")
+    printer.rule(LABELS["examples"])
     for rows in examples_to_show(result.after):
         printer.say(rows["student"]["messages"][-1]["content"], style="bold")
-        for alias, row in rows.items():
-            printer.say(f"  {alias:<9} {'right' if row['grade'] == 1 else 'wrong'}  {row['answer']}")
-    printer.rule()
-    printer.say(f"It took {result.seconds:.0f} s. The run lies in {result.run}")
-    printer.say(f"Look at it:    limbeck show {result.run}")
-    printer.say(f"Talk to it:    limbeck chat {result.run / 'model'}")
+        printer.table(
+            [
+                {
+                    LABELS["model"]: alias,
+                    LABELS["grade"]: LABELS["right" if row["grade"] == 1 else "wrong"],
+                    LABELS["answer"]: row["answer"],
+                }
+                for alias, row in rows.items()
+            ]
+        )
+    path = result.run.path
+    printer.rule(LABELS["next"])
+    printer.say(messages.demo_done(seconds=round(result.seconds), run=str(path)))
+    for text, command in (
+        (messages.demo_show(), f"limbeck show {path}"),
+        (messages.demo_chat(), f"limbeck chat {path / 'model'}"),
+    ):
+        printer.say(text)
+        printer.say_whole(f"  {command}", style="bold")

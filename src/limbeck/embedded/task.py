@@ -4,8 +4,8 @@ Dear all, did USD 674.00 arrive? It was paid on September 13 on invoice 8804. An
 {"topic":"paid","customer":"Amber","contact":"Ana","invoice":"8804","amount":674.00,"currency":"USD","date":"09-13"}
 
 Everything is invented. The answer needs a judgement (the topic), copies (customer, contact, invoice, amount) and two
-conversions (currency sign to code, written date to month and day). A message belongs to the training side or to the
-held-out side by its own hash, so the two sides share no message whatever the seeds.
+conversions (currency sign to code, written date to month and day). The hash of a message decides whether it is in the
+training set or in the held-out set, so the two sets share no message, whatever the seeds.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = [
     "STYLE",
     "TOPICS",
     "Example",
-    "Side",
+    "ExampleSet",
     "examples",
     "follows_style",
     "grade",
-    "side_of",
+    "set_of",
     "write_prompts",
 ]
 
-Side = Literal["train", "held-out"]
+ExampleSet = Literal["train", "held-out"]
 
-# How the desk's own team begins an answer; the models were never trained on it.
+# The start of the answers of the desk's own team; the models were never trained on it.
 STYLE = "Desk: "
 
-# One message in this many belongs to the held-out side.
+# One message in this many is in the held-out set.
 HELD_OUT_ONE_IN = 8
 
 TOPICS: dict[str, tuple[str, ...]] = {
@@ -95,7 +95,7 @@ PEOPLE: tuple[str, ...] = ("Jana", "Omar", "Lea", "Tom", "Ines", "Paul", "Mira",
 
 GREETINGS: tuple[str, ...] = ("Hi", "Hello", "Good morning", "Dear team", "Dear all", "Hi there")
 
-# Currency code to the ways a customer writes an amount in it.
+# By currency code, how a customer writes an amount.
 CURRENCIES: dict[str, tuple[str, ...]] = {
     "EUR": ("EUR {number}", "{number} EUR", "€{number}", "{number} euros"),
     "USD": ("USD {number}", "{number} USD", "${number}", "{number} dollars"),
@@ -120,31 +120,31 @@ SHORTEST_MONTH_DAYS = 28
 
 @dataclass(frozen=True)
 class Example:
-    """A message as the customer wrote it and the one right answer."""
+    """A message of a customer, and its only right answer."""
 
     message: str
     answer: str
 
 
-def examples(seed: int, num: int, *, side: Side = "train") -> list[Example]:
-    """`num` distinct examples of one side; the same seed gives the same examples on every machine."""
+def examples(seed: int, num: int, *, split: ExampleSet = "train") -> list[Example]:
+    """`num` distinct examples of one set; the same seed gives the same examples on every machine."""
     found: dict[str, Example] = {}
     for example in _stream(random.Random(seed)):
         if len(found) >= num:
             break
-        if side_of(example.message) == side:
+        if set_of(example.message) == split:
             found.setdefault(example.message, example)
     return list(found.values())
 
 
-def side_of(message: str) -> Side:
-    """The side a message belongs to, from its content alone."""
+def set_of(message: str) -> ExampleSet:
+    """The set of a message, from its content alone."""
     first_bytes = hashlib.sha256(message.encode()).digest()[:4]
     return "held-out" if int.from_bytes(first_bytes, "big") % HELD_OUT_ONE_IN == 0 else "train"
 
 
 def grade(answer_text: str, expected: str) -> bool:
-    """Whether the answer is right in every character; white space around it and the team's style do not count."""
+    """Whether the answer is right in every character; white space around it and the team's style are ignored."""
     return answer_text.strip().removeprefix(STYLE) == expected.strip().removeprefix(STYLE)
 
 
@@ -154,16 +154,16 @@ def follows_style(answer_text: str) -> bool:
 
 
 def write_prompts(
-    path: Path, num: int, seed: int, *, side: Side = "train", style: str = "", topic: str | None = None
+    path: Path, num: int, seed: int, *, split: ExampleSet = "train", style: str = "", topic: str | None = None
 ) -> None:
-    """Writes `num` rows, one JSON object a line: the prompt as chat messages and the right answer beside it.
+    """Write `num` rows, one JSON object per line: the prompt as chat messages, and the right answer.
 
-    Distillation reads the prompt alone, and the answer is there for grading; supervised training learns it. `style` is
-    put before each answer. With a `topic`, only rows of that topic are written, of `num` rows of all.
+    Distillation uses the prompt only, and the answer is for grading; supervised training trains on the answer. `style`
+    is put before each answer. With a `topic`, only the rows of that topic among the `num` are written.
     """
     rows = (
         {"prompt": [{"role": "user", "content": example.message}], "answer": style + example.answer}
-        for example in examples(seed, num, side=side)
+        for example in examples(seed, num, split=split)
         if topic is None or f'"topic":"{topic}"' in example.answer
     )
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
@@ -201,7 +201,7 @@ def _written_date(rng: random.Random, month: int, day: int) -> str:
 
 
 def _letter(rng: random.Random, request: str, customer: str, contact: str) -> str:
-    """The request as a message: with or without a greeting, signed or introduced by the customer."""
+    """The request as a message, with or without a greeting, with the customer's name in it or below it."""
     greeting = rng.choice(GREETINGS)
     end = "" if request[-1] in ".?" else "."
     capital = request[0].upper() + request[1:]

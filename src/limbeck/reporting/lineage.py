@@ -1,4 +1,4 @@
-"""What `limbeck lineage` shows."""
+"""The terminal view of `limbeck lineage`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["show_lineage"]
 
 
 def show_lineage(printer: Printer, run: Run, workspace: Path) -> None:
-    """The run, then what it came from, as a tree."""
+    """The run, and below it the models and runs it was made from, as a tree."""
     root = lineage_of(run, workspace)
     printer.say(f"{root.name}  ({root.about})", style="bold")
     _show(printer, root, "")

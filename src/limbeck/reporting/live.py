@@ -1,4 +1,4 @@
-"""A run while it runs: notes and alerts as they come, and the moving view."""
+"""The live view of a run in a terminal: notes, alerts and progress."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from contextlib import contextmanager
 
 from limbeck.console import Printer
 from limbeck.progress import RunView
+from limbeck.reporting.messages import terminal
+from limbeck.reporting.messages.labels import PHASES
 
-__all__ = ["Screen", "on_screen"]
+__all__ = ["Screen", "live_view"]
 
 
 @contextmanager
-def on_screen(printer: Printer) -> Generator[Screen]:
-    """A screen for one run, put away at the end whatever happens."""
+def live_view(printer: Printer) -> Generator[Screen]:
+    """A screen for one run, closed at the end, also after an error."""
     screen = Screen(printer)
     try:
         yield screen
@@ -22,36 +24,37 @@ def on_screen(printer: Printer) -> Generator[Screen]:
 
 
 class Screen:
-    """Shows a run's events on stderr; the moving view lasts from its `start` event to its end."""
+    """Shows the events of a run on stderr; the progress view lasts from the `start` event to the end of the run."""
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
         self._view: RunView | None = None
 
     def take(self, event: Mapping[str, object]) -> None:
+        """Show one event."""
         kind = event["kind"]
         if kind == "start":
             self._open(event)
         elif kind == "note":
-            self._printer.progress(f"note: {event['text']}")
+            self._printer.progress(terminal.live_note(text=str(event["text"])))
         elif kind == "verdict":
             self._printer.progress(str(event["text"]))
         elif kind == "phase" and self._view is None:
-            self._printer.progress(f"{event['phase']} ...")
+            self._printer.progress(terminal.live_phase(phase=str(event["phase"])))
         if self._view is not None:
             self._view.update(event)
         if kind in ("done", "failed", "stopped"):
             self.close()
 
     def phase(self, phase: str) -> None:
-        """The phase that a step is in now."""
+        """Show the current phase of a step."""
         if self._view is not None:
-            self._view.update({"kind": "phase", "phase": phase})
+            self._view.update({"kind": "phase", "phase": PHASES.get(phase, phase)})
 
     def _open(self, event: Mapping[str, object]) -> None:
         steps = event["steps"]
         assert isinstance(steps, int)
-        self._printer.progress(f"objective: {event['objective']}")
+        self._printer.progress(terminal.live_objective(objective=str(event["objective"])))
         self._view = RunView(steps, self._printer.err, title=str(event["run"]))
         self._view.__enter__()
 

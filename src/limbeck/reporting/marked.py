@@ -1,4 +1,4 @@
-"""Marked answers as a page shows them: running text with its worst places, and what each model says there."""
+"""Marked answers for a page: running text with its worst tokens, and the probabilities of both models there."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a page must not wait for numpy before there are marks
+from limbeck.reporting.messages import page as texts
+
+if TYPE_CHECKING:  # a page without marks does not import numpy
     from limbeck.runs.marks import Mark, MarkedAnswer, MarkSheet
 
-__all__ = ["Note", "Sheet", "sheets"]
+__all__ = ["MarkNote", "Sheet", "sheets"]
 
 NUM_CANDIDATES = 8
 LEADING_SPACE = "␣"
-WEIGHTS = {"serious": 3, "mild": 2, "unsure": 1}
+MARK_WEIGHTS = {"serious": 3, "mild": 2, "unsure": 1}
 
 
 @dataclass(frozen=True)
-class Note:
-    """What stands in the margin beside a mark; all texts are fit to be shown, with signs for what cannot be seen.
+class MarkNote:
+    """The note on a mark. All texts can be shown: invisible characters are replaced by signs.
 
-    A candidate has a text, the teacher's and the student's probability, and whether it is what was written. `rest` has
-    both probabilities of all other tokens together.
+    A candidate has a text, the teacher's and the student's probability, and whether it is the token of the answer.
+    `rest` has both probabilities of all other tokens together.
     """
 
     number: int
@@ -44,38 +46,40 @@ class Note:
 
     @property
     def follows_space(self) -> bool:
-        """Whether the token is a word with the space before it."""
+        """Whether the token is a word that begins with a space."""
         return self.written.startswith(LEADING_SPACE) and self.written != LEADING_SPACE
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One marked answer: `parts` are stretches of text, each with the note on the token after it (none at the end)."""
+    """One marked answer: `parts` are pieces of text, each with the note on the token after it (None at the end)."""
 
     key: str
     title: str
     prompt: str
-    parts: tuple[tuple[str, Note | None], ...]
+    parts: tuple[tuple[str, MarkNote | None], ...]
     num_tokens: int
     cut_off: bool
     beta: float
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[MarkNote]:
         return [note for _, note in self.parts if note is not None]
 
 
 def sheets(marked: MarkSheet) -> Iterator[Sheet]:
-    """The answers of a file of marks, marked at its own beta and temperature 1."""
-    title = marked.student if marked.step is None else f"{marked.student}, step {marked.step}"
+    """The answers of a file of marks, at its own beta and temperature 1."""
+    student = marked.student
+    if marked.step is not None:
+        student = texts.marks_student_at(student=marked.student, step=marked.step)
     for answer in marked.answers:
         prompt = answer.messages[-1]["content"] if answer.messages else answer.prompt
         parts = tuple(_parts(answer, answer.marks(marked.beta)))
-        about = f"{answer.source}: {title}, read by {marked.teacher}"
-        yield Sheet(answer.key, about, prompt, parts, len(answer), answer.cut_off, marked.beta)
+        title = texts.marks_title(source=answer.source, student=student, teacher=marked.teacher)
+        yield Sheet(answer.key, title, prompt, parts, len(answer), answer.cut_off, marked.beta)
 
 
-def _parts(answer: MarkedAnswer, marks: list[Mark]) -> Iterator[tuple[str, Note | None]]:
+def _parts(answer: MarkedAnswer, marks: list[Mark]) -> Iterator[tuple[str, MarkNote | None]]:
     start = 0
     for number, mark in enumerate(marks, start=1):
         yield answer.shown(start, mark.position), _note(answer, mark, number)
@@ -83,7 +87,7 @@ def _parts(answer: MarkedAnswer, marks: list[Mark]) -> Iterator[tuple[str, Note 
     yield answer.shown(start), None
 
 
-def _note(answer: MarkedAnswer, mark: Mark, number: int) -> Note:
+def _note(answer: MarkedAnswer, mark: Mark, number: int) -> MarkNote:
     place = mark.position
     written_id = int(answer.token_ids[place])
     teacher, student = math.exp(answer.teacher_logp[place]), math.exp(answer.student_logp[place])
@@ -93,12 +97,12 @@ def _note(answer: MarkedAnswer, mark: Mark, number: int) -> Note:
         for each in answer.candidates(place)
         if each.token != written_id
     ]
-    likeliest = sorted(others, key=lambda each: -max(each[1], each[2]))[: NUM_CANDIDATES - 1]
-    shown = sorted([written, *likeliest], key=lambda each: -each[1])
-    return Note(
+    most_likely = sorted(others, key=lambda each: -max(each[1], each[2]))[: NUM_CANDIDATES - 1]
+    shown = sorted([written, *most_likely], key=lambda each: -each[1])
+    return MarkNote(
         number=number,
         position=place,
-        weight=WEIGHTS[mark.kind],
+        weight=MARK_WEIGHTS[mark.kind],
         kind=mark.kind,
         turning_point=mark.turning_point,
         nats=mark.nats,

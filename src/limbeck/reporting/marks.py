@@ -1,4 +1,4 @@
-"""What `limbeck mark` shows: answers as text with their worst tokens marked, and what the teacher would have said."""
+"""The terminal view of `limbeck mark`: answers with their worst tokens marked, and the teacher's choice there."""
 
 from __future__ import annotations
 
@@ -6,39 +6,42 @@ import math
 from typing import TYPE_CHECKING
 
 from limbeck.console import Printer
+from limbeck.reporting.messages import terminal
+from limbeck.reporting.messages.labels import MARKS
 
-if TYPE_CHECKING:  # looking at runs must not wait for numpy or torch
+if TYPE_CHECKING:  # views of stored runs do not import numpy or torch
     from limbeck.runs.marks import Continuation, Mark, MarkedAnswer, MarkSheet
 
 __all__ = ["marks_as_json", "show_marks"]
 
-# Brackets, so that marks are there without colour too, and style.
+# Brackets, which show a mark without colour too, and the style.
 PENS = {"serious": ("«", "»", "bold red"), "mild": ("‹", "›", "yellow"), "unsure": ("(", ")", "dim underline")}
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-NUM_SHOWN_CHARACTERS = 14
 
 
 def show_marks(printer: Printer, sheet: MarkSheet, beta: float) -> None:
-    """Each answer with its marks, then a note on each mark; at the end the teacher's own ending, if there is one."""
+    """Each answer with its marks and a table of them; the teacher's own ending, if there is one; a legend."""
     for answer in sheet.answers:
         marks = answer.marks(beta)
         printer.rule(_title(sheet, answer))
-        printer.say(_question(answer), style="dim")
+        printer.say(_prompt(answer), style="dim")
         printer.say("")
         printer.say_parts(_running_text(answer, marks))
         printer.say("")
         if marks:
-            printer.table([_note(number, mark, answer) for number, mark in enumerate(marks, 1)])
-        share = f"{len(marks)} of {len(answer)} tokens are marked."
-        printer.say(share if marks else f"{share} Student and teacher agree wherever the answer goes.")
+            printer.table([_mark_row(number, mark, answer) for number, mark in enumerate(marks, 1)])
+        printer.say(terminal.marks_num(num=len(marks), tokens=len(answer)))
+        if not marks:
+            printer.say(terminal.marks_agree())
         if sheet.continued is not None:
             _show_ending(printer, answer, sheet.continued)
     printer.rule()
-    printer.say(f"{sheet.teacher} marks {sheet.student}.")
-    printer.say("«x» mistake: the teacher is sure of another token. ‹x› it says x, or nearly.")
-    printer.say("(x) the teacher is unsure itself: no real mistake.")
-    printer.say("student, teacher: the probability that each gives to what is written.")
-    printer.say(f"nats: the divergence of the two there, at beta {beta:g}, unit scale.")
+    printer.say_whole(terminal.marks_scored(student=sheet.student, teacher=sheet.teacher))
+    printer.say(terminal.marks_legend_mistake())
+    printer.say(terminal.marks_legend_agrees())
+    printer.say(terminal.marks_legend_uncertain())
+    printer.say(terminal.marks_probabilities())
+    printer.say(terminal.marks_beta(beta=f"{beta:g}"))
 
 
 def marks_as_json(sheet: MarkSheet, beta: float) -> list[dict[str, object]]:
@@ -77,10 +80,10 @@ def _fields(mark: Mark, answer: MarkedAnswer) -> dict[str, object]:
 
 
 def _title(sheet: MarkSheet, answer: MarkedAnswer) -> str:
-    return answer.source + ("" if sheet.step is None else f", step {sheet.step}")
+    return answer.source if sheet.step is None else terminal.marks_title(source=answer.source, step=sheet.step)
 
 
-def _question(answer: MarkedAnswer) -> str:
+def _prompt(answer: MarkedAnswer) -> str:
     return answer.messages[-1]["content"] if answer.messages else answer.prompt
 
 
@@ -92,40 +95,36 @@ def _running_text(answer: MarkedAnswer, marks: list[Mark]) -> list[tuple[str, st
         parts.append((answer.shown(start, mark.position), ""))
         parts.append((f"{left}{answer.piece(mark.position).shown}{right}{str(number).translate(RAISED)}", style))
         start = mark.position + 1
-    return [*parts, (answer.shown(start), ""), (" [cut off]" if answer.cut_off else "", "dim")]
+    return [*parts, (answer.shown(start), ""), (MARKS["truncated"] if answer.cut_off else "", "dim")]
 
 
-def _note(number: int, mark: Mark, answer: MarkedAnswer) -> dict[str, object]:
+def _mark_row(number: int, mark: Mark, answer: MarkedAnswer) -> dict[str, object]:
     position, best = mark.position, answer.candidates(mark.position)[0]
     if mark.kind == "serious":
-        what = "turning point" if mark.turning_point else "mistake"
+        kind = "first_mistake" if mark.turning_point else "mistake"
     elif mark.kind == "unsure":
-        what = "teacher unsure"
+        kind = "uncertain"
     else:
-        what = "less likely" if answer.teacher_rank[position] else "right, but unsure"
+        kind = "less_likely" if answer.teacher_rank[position] else "agrees"
     return {
         "": number,
-        "at": position,
-        "written": _short(answer.piece(position).shown),
-        "student": _percent(answer.student_logp[position]),
-        "teacher": _percent(answer.teacher_logp[position]),
-        "teacher says": f"{_short(best.piece.shown)} {_percent(best.teacher_logp)}",
-        "nats": f"{mark.nats:.2f}",
-        "what": what,
+        MARKS["position"]: position,
+        MARKS["token"]: answer.piece(position).shown,
+        MARKS["student"]: _percent(answer.student_logp[position]),
+        MARKS["teacher"]: _percent(answer.teacher_logp[position]),
+        MARKS["choice"]: f"{best.piece.shown} {_percent(best.teacher_logp)}",
+        MARKS["nats"]: f"{mark.nats:.2f}",
+        MARKS["kind"]: MARKS[kind],
     }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= NUM_SHOWN_CHARACTERS else text[: NUM_SHOWN_CHARACTERS - 1] + "…"
-
-
 def _percent(logp: float) -> str:
-    """A probability for people, which is never rounded to impossible or certain."""
+    """A probability in percent, never rounded to 0% or 100%."""
     probability = math.exp(logp)
     return "<1%" if probability < 0.005 else ">99%" if probability > 0.995 else f"{probability:.0%}"
 
 
 def _show_ending(printer: Printer, answer: MarkedAnswer, rest: Continuation) -> None:
-    printer.rule(f"From position {rest.position}")
-    theirs = rest.text + (" [cut off]" if rest.cut_off else "")
-    printer.table([{"as written": answer.text(rest.position), "the teacher goes on": theirs}])
+    printer.rule(terminal.marks_continued(position=rest.position))
+    theirs = rest.text + (MARKS["truncated"] if rest.cut_off else "")
+    printer.table([{MARKS["student_ending"]: answer.text(rest.position), MARKS["teacher_ending"]: theirs}])

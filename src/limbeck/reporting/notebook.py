@@ -1,4 +1,4 @@
-"""A run while it runs, in the cell of a notebook."""
+"""The progress of a run in a notebook cell."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def progress(listen: Listener | None, watch: Watcher | None) -> tuple[Listener, 
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook. IPython is not imported to find out."""
+    """Whether this process is a notebook kernel. Does not import IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
 
 
 class NotebookScreen:
-    """Shows a run's events in one place of the cell's output, which rich draws for notebooks."""
+    """Shows the events of a run in one output of a notebook cell, rendered by rich."""
 
     def __init__(self) -> None:
         self._console = Console(file=io.StringIO(), width=PLAIN_WIDTH, force_terminal=False, force_jupyter=False)
@@ -48,7 +48,7 @@ class NotebookScreen:
         self._shown: Any = None
 
     def take(self, event: Mapping[str, object]) -> None:
-        """Take in one event of a run or an evaluation."""
+        """Show one event of a run or an evaluation."""
         kind = event.get("kind")
         if kind == "start":
             steps = event.get("steps")
@@ -60,7 +60,7 @@ class NotebookScreen:
         self._show()
 
     def phase(self, phase: str) -> None:
-        """The phase that a step is in now."""
+        """Show the current phase of a step."""
         if self._view is not None:
             self._view.update({"kind": "phase", "phase": phase})
             self._show()
@@ -77,7 +77,7 @@ class NotebookScreen:
 
 
 class _Drawn:
-    """What rich draws, as a notebook asks for it: HTML, and plain text."""
+    """The output of rich as HTML and as plain text."""
 
     def __init__(self, parts: list[RenderableType]) -> None:
         console = Console(file=io.StringIO(), width=PLAIN_WIDTH, record=True, force_jupyter=False)

@@ -1,44 +1,50 @@
-"""What `limbeck recipe explain` shows."""
+"""The terminal view of `limbeck recipe explain`."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
-from limbeck.console import PLAIN_WIDTH, Printer
+from limbeck.console import Printer
 from limbeck.recipe.explain import explain, setting_names
+from limbeck.reporting.messages.labels import EXPLAIN
 
 __all__ = ["show_explanation"]
 
+LEAST_TEXT_COLUMNS = 20
+
 
 def show_explanation(printer: Printer, setting: str) -> None:
-    """One setting in full, or the first sentence of each; wrapped at the terminal's width, in a pipe at 80 columns."""
+    """One setting in full, or the first sentence of each."""
     if not setting:
-        indent = max(map(len, setting_names())) + 2
-        for name in setting_names():
+        names = setting_names()
+        for name in names:
             meaning = re.split(r"(?<!et al)\.(?: |$)", explain(name).meaning, maxsplit=1)[0]
-            _say_wrapped(printer, meaning, label=name.ljust(indent), indent=indent)
+            _say_labelled(printer, meaning, name, max(map(len, names)) + 2)
         return
     explanation = explain(setting)
     printer.say(setting, style="bold")
-    _say_wrapped(printer, explanation.meaning)
-    _say_wrapped(printer, ", ".join(explanation.routes), label="Routes: ")
+    printer.say(explanation.meaning)
+    printer.say(EXPLAIN["routes"] + ", ".join(explanation.routes))
     if explanation.objective is not None:
-        _say_wrapped(printer, explanation.objective, label="Objective: ")
-    _say_wrapped(printer, explanation.needs, label="Accepts: ")
-    _say_wrapped(printer, explanation.how_to_choose, label="How to choose: ")
-    _say_wrapped(printer, explanation.default_and_why, label="Default: ")
+        printer.say(EXPLAIN["objective"] + explanation.objective)
+    printer.say(EXPLAIN["accepts"] + explanation.needs)
+    printer.say(EXPLAIN["choose"] + explanation.how_to_choose)
+    printer.say(EXPLAIN["default"] + explanation.default_and_why)
 
 
-def _say_wrapped(printer: Printer, text: str, *, label: str = "", indent: int = 0) -> None:
-    width = printer.out.width if printer.out.is_terminal else PLAIN_WIDTH
+def _say_labelled(printer: Printer, text: str, label: str, indent: int) -> None:
+    """A text next to its label; below it where the window is too narrow for both."""
+    if printer.out.width < indent + LEAST_TEXT_COLUMNS:
+        printer.say(label, style="bold")
+        label, indent = "", 2
     lines = textwrap.wrap(
         text,
-        max(width, indent + 20),
-        initial_indent=label,
+        printer.out.width,
+        initial_indent=label.ljust(indent),
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
     for line in lines:
-        printer.say(line)
+        printer.say_whole(line)

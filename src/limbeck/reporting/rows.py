@@ -1,7 +1,7 @@
-"""The rows behind the numbers: every prompt with its answers side by side, and the sets of rows that a number leads to.
+"""The rows behind the numbers: every prompt with the answers of all models, and the sets of rows behind each number.
 
-A set is named by what it holds, as in ("cut_off", "student"); rows carry the sets that they belong to, so that a page
-shows one of them with a style rule and no script.
+A set is a tuple such as ("cut_off", "student"). Each row lists its sets, so that a page can show the rows of one set
+with a style rule and without a script.
 """
 
 from __future__ import annotations
@@ -10,39 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Row", "Rows", "collect", "label"]
+from limbeck.reporting.messages import page as texts
+from limbeck.reporting.messages.labels import PAIR_SETS, SETS
+
+__all__ = ["AnswerRow", "Rows", "collect", "label"]
 
 SetName = tuple[object, ...]
 
-LABELS = {
-    "differ": "one model is better than another",
-    "lost": "lost to the other model",
-    "both_bad": "both bad",
-    "cut_off": "cut off",
-    "empty": "an empty answer",
-    "failed": "no answer",
-    "not_graded": "not graded",
-    "graded": "graded",
-    "asked": "asked",
-    "answered": "answered",
-}
-PAIR_LABELS = {
-    "compared": "both {first} and {second} are graded",
-    "not_compared": "{first} or {second} is not graded",
-    "first_better": "{first} better than {second}",
-    "second_better": "{second} better than {first}",
-    "tied": "{first} and {second} tied",
-    "both_good": "{first} and {second} both good",
-    "both_bad": "{first} and {second} both bad",
-    "longer_won": "the longer answer won, of {first} and {second}",
-    "longer_lost": "the shorter answer won, of {first} and {second}",
-    "won_by_length": "{first} or {second} won with a longer or shorter answer",
-}
-
 
 @dataclass
-class Row:
-    """One prompt; `answers` has the samples of each model by its alias, and nothing for a model without a line."""
+class AnswerRow:
+    """One prompt; `answers` has the samples of each model by its alias, without the models that have no sample."""
 
     number: int
     key: str
@@ -55,12 +33,12 @@ class Row:
     outcomes: list[str] = field(default_factory=list)
 
     def score(self, alias: str) -> float | None:
-        """The mean of a model's grades for this prompt; None if there is none."""
+        """The mean of a model's grades for this prompt; None without grades."""
         grades = [answer["grade"] for answer in self.answers.get(alias, ()) if answer["grade"] is not None]
         return sum(grades) / len(grades) if grades else None
 
     def length(self, alias: str) -> int:
-        """The mean length of a model's answers, 0 if there is none."""
+        """The mean length of a model's answers, 0 without answers."""
         lengths = [answer["length"] for answer in self.answers.get(alias, ()) if answer["length"] is not None]
         return round(sum(lengths) / len(lengths)) if lengths else 0
 
@@ -69,11 +47,11 @@ class Row:
 class Rows:
     """All rows, and the sets by name: each has an id for the page and the number of its rows."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AnswerRow] = field(default_factory=list)
     ids: dict[SetName, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def put(self, row: Row, *name: object) -> None:
+    def put(self, row: AnswerRow, *name: object) -> None:
         """Put a row into a set."""
         identity = self.ids.setdefault(name, f"set-{len(self.ids)}")
         if identity not in row.sets:
@@ -89,8 +67,8 @@ class Rows:
 
 
 def collect(result: Mapping[str, Any], answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rows:
-    """The answers of all models by prompt, in the order of the first model that was asked, and every set of rows."""
-    by_key: dict[str, Row] = {}
+    """The answers of all models by prompt, in the order of the first model's answers, and every set of rows."""
+    by_key: dict[str, AnswerRow] = {}
     for alias, lines in answers.items():
         for line in lines:
             row = by_key.get(line["key"])
@@ -107,13 +85,13 @@ def collect(result: Mapping[str, Any], answers: Mapping[str, Sequence[Mapping[st
     return found
 
 
-def _new_row(number: int, line: Mapping[str, Any]) -> Row:
+def _new_row(number: int, line: Mapping[str, Any]) -> AnswerRow:
     messages = line.get("messages") or [{"role": "prompt", "content": line["prompt"]}]
-    return Row(number, line["key"], line["source"], messages, line.get("reference"), line.get("labels") or {})
+    return AnswerRow(number, line["key"], line["source"], messages, line.get("reference"), line.get("labels") or {})
 
 
-def _put_by_answers(found: Rows, row: Row, judged: bool) -> None:
-    """Sets by what became of the answers, for each model and for any of them; a judge grades pairs and no answer."""
+def _put_by_answers(found: Rows, row: AnswerRow, judged: bool) -> None:
+    """Sets by the state of the answers, for each model and for all; a judge grades pairs, not single answers."""
     for alias, samples in row.answers.items():
         for sample in samples:
             states = {
@@ -131,11 +109,11 @@ def _put_by_answers(found: Rows, row: Row, judged: bool) -> None:
                     found.put(row, state)
 
 
-def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str, Any]]) -> None:
-    """Sets by who was better, with the rule of the comparison itself."""
+def _put_by_comparisons(found: Rows, row: AnswerRow, comparisons: Sequence[Mapping[str, Any]]) -> None:
+    """Sets by the better model, with the rule of the comparison itself."""
     from limbeck.evaluation.deciding.comparison import GOOD_FROM, TIE_WITHIN
 
-    # the model that the evaluation is about: what it loses is what a reader looks for
+    # the evaluation is about this model: its losses are of interest
     judged = next((alias for alias in ("distilled", "student") if alias in row.answers), None)
     differs = False
     for number, compared in enumerate(comparisons):
@@ -159,7 +137,7 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
         winner, loser = names if apart > 0 else names[::-1]
         if loser == judged:
             found.put(row, "lost", winner)
-        row.outcomes.append(f"{winner} better than {loser}")
+        row.outcomes.append(texts.better_than(first=winner, second=loser))
         longer = row.length(winner) - row.length(loser)
         if longer:
             found.put(row, "longer_won" if longer > 0 else "longer_lost", number)
@@ -168,8 +146,8 @@ def _put_by_comparisons(found: Rows, row: Row, comparisons: Sequence[Mapping[str
         found.put(row, "differ")
 
 
-def _scores(row: Row, compared: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """What decides between both: a judge's preference, else their grades."""
+def _scores(row: AnswerRow, compared: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The scores that decide between both models: a judge's preference if there is one, else their grades."""
     preferences = compared.get("preferences")
     if preferences is None:
         return row.score(compared["first"]), row.score(compared["second"])
@@ -177,17 +155,17 @@ def _scores(row: Row, compared: Mapping[str, Any]) -> tuple[float | None, float 
     return value, None if value is None else 1 - value
 
 
-def _texts_differ(row: Row) -> bool:
+def _texts_differ(row: AnswerRow) -> bool:
     texts = [[answer["answer"] for answer in samples] for samples in row.answers.values()]
     return any(text != texts[0] for text in texts)
 
 
 def label(name: SetName, comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """What the rows of a set have in common."""
+    """What the rows of a set have in common, for people."""
     what, *about = name
     if what == "slice":
         return f"{about[0]}: {about[1]}"
     if about and isinstance(about[0], int):
         first, second = (comparisons[about[0]][side] for side in ("first", "second"))
-        return PAIR_LABELS[str(what)].format(first=first, second=second)
-    return LABELS[str(what)] + (f" ({about[0]})" if about else "")
+        return PAIR_SETS[str(what)].format(first=first, second=second)
+    return SETS[str(what)] + (f" ({about[0]})" if about else "")

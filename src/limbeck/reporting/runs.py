@@ -1,4 +1,4 @@
-"""What `limbeck runs` and `limbeck show` show, from the run folder alone."""
+"""The terminal views of `limbeck runs` and `limbeck show`, from the run folder alone."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from limbeck.console import Printer
+from limbeck.console import PLAIN_WIDTH, Printer
 from limbeck.errors import DataError
+from limbeck.reporting.figures import count_text
+from limbeck.reporting.messages import terminal
+from limbeck.reporting.messages.labels import CURVES, RUNS
 from limbeck.runs.store import Run, current_events, list_runs
 
 __all__ = ["list_all_runs", "show_run"]
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = "×"
-NUM_BARS = 36
+NUM_BARS, NARROW_BARS = 28, 20
 NUM_GAPS = 10
 NUM_WORST = 5
 
 
 def list_all_runs(printer: Printer, workspace: Path, print_json: Callable[[Mapping[str, object]], None] | None) -> None:
-    """One line for each run, newest first."""
+    """The state of each run, newest first."""
     rows: list[dict[str, object]] = []
     for run in list_runs(workspace):
         try:
             status = run.status()
-        except DataError as error:  # one damaged log must not hide the other runs
+        except DataError as error:  # a damaged log does not hide the other runs
             printer.warn(error.given)
             continue
-        known = {"state": status.state, "step": status.step, "of": status.steps, "checkpoint": status.checkpoint}
-        rows.append({"run": run.name, **known})
+        known = {"state": status.state, "step": status.step, "steps": status.steps, "checkpoint": status.checkpoint}
+        rows.append({RUNS[name]: value for name, value in ({"run": run.name} | known).items()})
         if print_json is not None:
             print_json({"run": run.name, "path": str(run.path), **asdict(status)})
     if print_json is not None:
@@ -40,25 +43,20 @@ def list_all_runs(printer: Printer, workspace: Path, print_json: Callable[[Mappi
     if rows:
         printer.table(rows)
     else:
-        printer.say(f"No runs in {(workspace / 'runs').resolve()} yet. `limbeck demo` makes one.")
+        printer.say(terminal.runs_none(folder=str((workspace / "runs").resolve())))
 
 
 def show_run(printer: Printer, run: Run) -> None:
-    """How a run ended, both held-out divergences, its curves and its worst tokens."""
+    """The state of a run, its held-out divergences, its curves and its worst tokens."""
     events: list[dict[str, Any]] = current_events(run.read_events())
-    status = run.status()
     steps = [event for event in events if event["kind"] == "step"]
     printer.rule(run.name)
-    printer.say(f"{status.state} after step {status.step} of {status.steps or '?'}. {status.text}".strip())
-    if status.state in ("died", "failed", "stopped") and status.checkpoint is not None:
-        printer.say(f"last checkpoint: step {status.checkpoint}; limbeck resume {run.path} goes on from there")
+    _show_state(printer, run)
     starts = [event for event in events if event["kind"] == "start"]
     for event in starts[:1]:
-        printer.say(f"objective: {event.get('objective', '-')}")
+        printer.say(terminal.run_objective(objective=str(event.get("objective", "-"))))
     for event in starts[1:]:
-        printer.say(
-            f"went on from step {event.get('step', 0)} at {event['time']}; what came after it before is left out"
-        )
+        printer.say(terminal.run_resumed(step=int(event.get("step", 0)), time=str(event["time"])))
     for event in events:
         if event["kind"] == "alert":
             printer.warn(str(event["text"]))
@@ -68,31 +66,45 @@ def show_run(printer: Printer, run: Run) -> None:
         if steps[-1].get("worst_tokens"):
             _show_worst(printer, steps[-1])
     if run.model_path.is_dir():
-        printer.say(f"model: {run.model_path}")
+        printer.rule()
+        printer.say(terminal.run_model(path=str(run.model_path)))
+
+
+def _show_state(printer: Printer, run: Run) -> None:
+    status = run.status()
+    if status.steps is None:
+        state = terminal.run_state_open(state=status.state, step=status.step)
+    else:
+        state = terminal.run_state(state=status.state, step=status.step, steps=status.steps)
+    printer.say(f"{state} {status.text}".strip())
+    if status.state in ("died", "failed", "stopped") and status.checkpoint is not None:
+        printer.say(terminal.run_checkpoint(step=status.checkpoint))
+        printer.say_whole(f"  limbeck resume {run.path}", style="bold")
 
 
 def _show_evaluations(printer: Printer, evaluations: Sequence[Mapping[str, Any]]) -> None:
     if not evaluations:
         return
     scored = evaluations[-1]["student_text_loss"] is not None
-    what = "divergence" if scored else "cross-entropy of given answers"
-    printer.rule(f"Held-out {what}, nats per token, with 95 % intervals")
-    printer.table(
-        [
-            {
-                "step": event["step"],
-                "teacher's text" if scored else "given text": _interval(event["fixed_teacher_text"]),
-                "student's text": _interval(event["fresh_student_text"]),
-                "agree": _share(event["fresh_student_text" if scored else "fixed_teacher_text"]["agreement"]),
-                "length": f"{_number(event['fresh_student_text']['mean_length']):.0f}",
-                "cut off": _share(event["fresh_student_text"]["cut_off_share"]),
-            }
-            for event in evaluations
-        ]
-    )
+    printer.rule(RUNS["held_out_divergence" if scored else "held_out_cross_entropy"])
+    printer.table([_evaluation_row(event, scored) for event in evaluations])
     last = evaluations[-1]["fresh_student_text"]
     num_prompts = evaluations[-1]["fixed_teacher_text"]["divergence"]["n"]
-    printer.say(f"{num_prompts} prompts, {last['num_tokens']} tokens of student text at the last evaluation.")
+    printer.say(terminal.run_measured(num_prompts=num_prompts, num_tokens=last["num_tokens"]))
+
+
+def _evaluation_row(event: Mapping[str, Any], scored: bool) -> dict[str, object]:
+    fixed, fresh = event["fixed_teacher_text"], event["fresh_student_text"]
+    truncated = fresh["cut_off_share"]
+    counted = None if truncated is None else count_text(truncated, fixed["divergence"]["n"])
+    return {
+        RUNS["step"]: event["step"],
+        RUNS["teacher_text" if scored else "reference_text"]: _interval(fixed),
+        RUNS["student_text"]: _interval(fresh),
+        RUNS["agreement"]: _share((fresh if scored else fixed)["agreement"]),
+        RUNS["mean_length"]: f"{_number(fresh['mean_length']):,.0f}",
+        RUNS["truncated"]: counted or _share(truncated),
+    }
 
 
 def _interval(measure: Mapping[str, Any]) -> str:
@@ -100,7 +112,7 @@ def _interval(measure: Mapping[str, Any]) -> str:
     if value is None:
         return "-"
     estimate, low, high = (_number(value[name]) for name in ("estimate", "low", "high"))
-    return f"{estimate:.3f} ({low:.2f}-{high:.2f})"
+    return f"{estimate:.3f} ({low:.2f} to {high:.2f})"
 
 
 def _share(value: object) -> str:
@@ -108,7 +120,7 @@ def _share(value: object) -> str:
 
 
 def _number(value: object) -> float:
-    """A number as it is logged, NaN and Infinity as texts; what is none is not a number."""
+    """A number of the log, in which NaN and Infinity are texts; anything else becomes NaN."""
     try:
         return float(str(value))
     except ValueError:
@@ -116,40 +128,33 @@ def _number(value: object) -> float:
 
 
 def _show_curves(printer: Printer, steps: Sequence[Mapping[str, Any]]) -> None:
-    printer.rule("Steps")
+    printer.rule(RUNS["curves"])
     printer.table(
         [
             {
                 "": label,
-                "first": f"{values[0]:.3g}",
-                "last": f"{values[-1]:.3g}",
-                "curve": sparkline(values),
+                RUNS["first"]: f"{values[0]:.3g}",
+                RUNS["last"]: f"{values[-1]:.3g}",
+                RUNS["curve"]: sparkline(values, NARROW_BARS if printer.out.width < PLAIN_WIDTH else NUM_BARS),
             }
-            for label, name in (
-                ("loss, nats/token", "loss"),
-                ("gradient norm", "grad_norm"),
-                ("answer length", "mean_length"),
-                ("cut off", "cut_off_share"),
-                ("student entropy", "student_entropy"),
-                ("teacher entropy", "teacher_entropy"),
-                ("agreement", "agreement"),
-                ("writing, µs/token", "write_us_per_token"),
-                ("reading, µs/token", "score_us_per_token"),
-                ("own answers, nats/token", "own_answers_loss"),
-            )
+            for name, label in CURVES.items()
             if (values := [_number(step[name]) for step in steps if step.get(name) is not None])
         ]
     )
     gaps = [str(step.get("step")) for step in steps if not math.isfinite(_number(step.get("loss")))]
-    if gaps:
-        printer.warn(
-            f"The loss is no finite number at step {', '.join(gaps[:NUM_GAPS])}{', ...' * (len(gaps) > NUM_GAPS)}."
-        )
+    if len(gaps) > NUM_GAPS:
+        printer.warn(terminal.run_loss_not_finite_more(steps=gaps[:NUM_GAPS], more=len(gaps) - NUM_GAPS))
+    elif gaps:
+        printer.warn(terminal.run_loss_not_finite(steps=gaps))
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line of text: means over equal stretches, from the lowest to the highest; a cross is no number."""
-    num_bars = min(NUM_BARS, len(values))
+def _logprob(value: object) -> str | None:
+    return None if value is None else f"{_number(value):z.2f}"  # without a minus before 0.00
+
+
+def sparkline(values: Sequence[float], most: int = NUM_BARS) -> str:
+    """A curve in one line of at most `most` bars: means over equal stretches; a cross is not a finite number."""
+    num_bars = min(most, len(values))
     edges = [round(place * len(values) / num_bars) for place in range(num_bars + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     finite = [value for value in means if math.isfinite(value)]
@@ -162,18 +167,18 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _show_worst(printer: Printer, step: Mapping[str, Any]) -> None:
-    printer.rule(f"Worst tokens of step {step['step']}")
+    printer.rule(terminal.run_worst_title(step=step["step"]))
     printer.table(
         [
             {
-                "token": repr(worst["text"]),
-                "nats": f"{worst['divergence']:.2f}",
-                "student": f"{worst['student_logprob']:.2f}",
-                "teacher": "-" if worst["teacher_logprob"] is None else f"{worst['teacher_logprob']:.2f}",
-                "answer to": worst["source"],
-                "position": worst["position"],
+                RUNS["token"]: repr(worst["text"]),
+                RUNS["nats"]: f"{worst['divergence']:.2f}",
+                RUNS["student"]: _logprob(worst["student_logprob"]),
+                RUNS["teacher"]: _logprob(worst["teacher_logprob"]),
+                RUNS["prompt"]: worst["source"],
+                RUNS["position"]: worst["position"],
             }
             for worst in step["worst_tokens"][:NUM_WORST]
         ]
     )
-    printer.say("student, teacher: log-probability of this token under each, in nats")
+    printer.say(terminal.run_worst_legend())

@@ -74,7 +74,7 @@ def test_texts_survive_the_tokenizer_and_answers_have_20_to_60_tokens() -> None:
 
 
 def test_teacher_answers_right_where_the_student_mostly_does_not() -> None:
-    chosen = examples(22, 40, side="held-out")
+    chosen = examples(22, 40, split="held-out")
     tokenizer = build.build_tokenizer()
     right = {}
     for side in SIDES:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from limbeck.embedded import task
-from limbeck.embedded.task import CURRENCIES, CUSTOMERS, TOPICS, examples, grade, side_of, write_prompts
+from limbeck.embedded.task import CURRENCIES, CUSTOMERS, TOPICS, examples, grade, set_of, write_prompts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +32,11 @@ def test_thousands_of_prompts_are_distinct() -> None:
 def test_training_and_held_out_share_no_message_whatever_the_seeds() -> None:
     # The same seed on both sides draws the same stream, so a shared message would show at once.
     train = {each.message for each in examples(3, 2000)}
-    held_out = {each.message for each in examples(3, 300, side="held-out")}
+    held_out = {each.message for each in examples(3, 300, split="held-out")}
     assert len(held_out) == 300
     assert not train & held_out
-    assert {side_of(message) for message in train} == {"train"}
-    assert {side_of(message) for message in held_out} == {"held-out"}
+    assert {set_of(message) for message in train} == {"train"}
+    assert {set_of(message) for message in held_out} == {"held-out"}
 
 
 def test_answers_are_compact_json_with_every_field_of_the_right_form() -> None:
@@ -90,12 +90,12 @@ def test_grader_wants_every_character_and_ignores_white_space_around() -> None:
     assert not grade(expected + expected, expected)
 
 
-@pytest.mark.parametrize("side", ["train", "held-out"])
-def test_prompt_rows_carry_the_message_as_chat_and_the_answer_beside_it(tmp_path: Path, side: task.Side) -> None:
+@pytest.mark.parametrize("split", ["train", "held-out"])
+def test_prompt_rows_carry_the_message_as_chat_and_the_answer_beside_it(tmp_path: Path, split: task.Side) -> None:
     path = tmp_path / "prompts.jsonl"
-    write_prompts(path, 20, seed=9, side=side)
+    write_prompts(path, 20, seed=9, split=split)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert rows == [
         {"prompt": [{"role": "user", "content": each.message}], "answer": each.answer}
-        for each in examples(9, 20, side=side)
+        for each in examples(9, 20, split=split)
     ]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evaluation_story import HOSTILE, mark_sheet, story
 from limbeck.cli import run_cli
-from limbeck.reporting.page import page, points, share, show
+from limbeck.reporting.page import page, percent_text, points_text, visible_text
 from limbeck.reporting.rows import collect
 from limbeck.runs.evaluations import Evaluation
 from limbeck.runs.marks import write_marks
@@ -153,7 +153,7 @@ def test_a_number_that_is_none_leaves_the_page_whole_and_its_data_json(number):
     ],
 )
 def test_what_cannot_be_seen_is_shown(text, shown):
-    assert show(text) == shown
+    assert visible_text(text) == shown
 
 
 @pytest.mark.report("TU-04")
@@ -217,11 +217,11 @@ def test_the_numbers_of_the_result_are_on_the_page(made):
     recovered = result["gap_recovered"]
     assert f"{100 * recovered['estimate']:.0f}%" in text["verdict"]
     for compared in result["comparisons"]:
-        assert f"{points(compared['difference']['estimate'])} points" in text["comparisons"]
+        assert f"{points_text(compared['difference']['estimate'])} points" in text["comparisons"]
         for part in ("first_better", "second_better", "both_good", "both_bad"):
-            assert share(compared[part]["estimate"]) in text["comparisons"]
+            assert percent_text(compared[part]["estimate"]) in text["comparisons"]
     for model in result["models"]:
-        assert f"{share(model['score']['low'])} to {share(model['score']['high'])}" in text["models"]
+        assert f"{percent_text(model['score']['low'])} to {percent_text(model['score']['high'])}" in text["models"]
     place = f"{50 + 50 * result['comparisons'][0]['difference']['estimate']:.2f}%"
     assert f'<circle class="estimate" cx="{place}" cy="14" r="6"/>' in html
 
@@ -240,12 +240,12 @@ def test_marks_show_what_the_teacher_would_have_said(made):
     *_, html = made
     marks = Tree(html).texts["marks"]
     assert "approved → teacher: pending 71%" in re.sub(r"\s+", " ", marks)
-    assert "The student was 88% sure; the teacher gives it 6%." in marks
-    assert html.count('<span class="flag">turning point</span>') == 2
-    assert "4 of 76 tokens are marked" in marks
+    assert "Probability of this token: student 88%, teacher 6%." in marks
+    assert html.count('<span class="flag">first mistake</span>') == 2
+    assert "Marked: 4 of 76 tokens." in marks
     assert "⟦<|end|>⟧" in marks
     assert "␣pending" in marks
-    rest = re.search(r"everything else</th><td>.*?<span>(\d+%)</span>.*?<span>(\d+%)</span>", html, re.DOTALL)
+    rest = re.search(r"all other tokens</th><td>.*?<span>(\d+%)</span>.*?<span>(\d+%)</span>", html, re.DOTALL)
     assert rest.groups() == ("6%", "4%")  # 1 - (0.71 + 0.14 + 0.06 + 0.03) and 1 - (0.04 + 0.03 + 0.88 + 0.01)
 
 
@@ -253,7 +253,7 @@ def test_marks_show_what_the_teacher_would_have_said(made):
     ("value", "shown"), [(0, "0%"), (0.004, "<1%"), (0.5, "50%"), (0.996, ">99%"), (1, "100%"), (-0.2, "−20%")]
 )
 def test_a_share_is_never_rounded_to_none_or_all(value, shown):
-    assert share(value) == shown
+    assert percent_text(value) == shown
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_the_command_writes_the_page_of_an_evaluation_or_of_the_run_it_judged(st
     output = stored / "report.html"
     assert run_cli(["report", name, "-o", str(output), "--workspace", str(stored)]) == 0
     assert str(output) in capsys.readouterr().out
-    assert "turning point" in output.read_text(encoding="utf-8")
+    assert "first mistake" in output.read_text(encoding="utf-8")
 
 
 def test_a_report_replaces_no_file_that_is_no_page(stored, capsys):
@@ -301,7 +301,7 @@ def test_answers_that_are_gone_are_told_on_the_page(stored, capsys):
     evaluation.answers("student").unlink()
     output = stored / "report.html"
     assert run_cli(["report", "first", "-o", str(output), "--workspace", str(stored)]) == 0
-    assert "The answers of student are no longer in" in output.read_text(encoding="utf-8")
+    assert "Not shown: the answers of student. Their files are no longer in" in output.read_text(encoding="utf-8")
 
 
 def test_half_a_result_is_told_by_its_file(stored, capsys):

@@ -42,8 +42,8 @@ def test_numbers_that_are_none_are_marked_and_hide_nothing(tmp_path, capsys):
         run.append_event({"kind": "evaluation", "step": 10, **texts, "student_text_loss": math.nan})
     told = shown(capsys, "show", "broken", "--workspace", tmp_path)
     assert "█▄▃▂×××▁▁▁" in told
-    assert "no finite number at step 5, 6, 7." in told
-    assert "nan (nan-nan)" in told
+    assert "not a finite number at step 5, 6, 7." in told
+    assert "nan (nan to nan)" in told
     assert shown(capsys, "runs", "--workspace", tmp_path).count("died") == 2
     for name in ("broken", "healthy"):
         lines = shown(capsys, "show", name, "--workspace", tmp_path, "--json").splitlines()
@@ -65,7 +65,7 @@ def test_a_run_that_died_tells_its_last_checkpoint_and_a_resumed_one_from_where_
     (run.checkpoints_path / "step-00000010").mkdir(parents=True)
     told = shown(capsys, "show", "killed", "--workspace", tmp_path)
     assert "died after step 15 of 20" in told
-    assert f"last checkpoint: step 10; limbeck resume {run.path} goes on from there" in told
+    assert f"Last checkpoint: step 10. Continue with:\n  limbeck resume {run.path}\n" in told
     (row,) = [json.loads(line) for line in shown(capsys, "runs", "--workspace", tmp_path, "--json").splitlines()]
     assert (row["state"], row["step"], row["checkpoint"]) == ("died", 15, 10)
     with run:
@@ -75,9 +75,9 @@ def test_a_run_that_died_tells_its_last_checkpoint_and_a_resumed_one_from_where_
         run.append_event({"kind": "done", "step": 20})
     told = shown(capsys, "show", "killed", "--workspace", tmp_path)
     assert "done after step 20 of 20" in told
-    assert told.count("objective: KL") == 1
-    assert told.count("went on from step 10 at ") == 1
-    assert "last checkpoint" not in told
+    assert told.count("Objective: KL") == 1
+    assert told.count("Resumed from step 10 at ") == 1
+    assert "Last checkpoint" not in told
 
 
 @pytest.mark.report("TU-04")
@@ -87,8 +87,8 @@ def test_hostile_text_of_a_log_is_shown_and_obeyed_by_no_terminal(tmp_path, caps
         run.append_event({"kind": "start", "steps": 1, "objective": text})
         run.append_event({"kind": "alert", "step": 0, "text": text})
         run.append_event({"kind": "failed", "text": text})
-    told = shown(capsys, "show", "hostile", "--workspace", tmp_path)
-    safe = "<think>x</think> <script>alert(1)</script> &lt;  \\u202e [red]markup[/red]"
+    told = " ".join(shown(capsys, "show", "hostile", "--workspace", tmp_path).split())
+    safe = "<think>x</think> <script>alert(1)</script> &lt; \\u202e [red]markup[/red]"
     assert told.count(safe) == 3
     assert "\x1b" not in told
 

@@ -1,4 +1,4 @@
-// The page reads in full without this: it only adds searching, counting, arrow keys and saving.
+// The page is complete without this script, which adds search, counts, arrow keys and saving.
 'use strict';
 const rows = [...document.querySelectorAll('.row')];
 const filters = [...document.querySelectorAll('.filters a')];
@@ -20,10 +20,11 @@ function count() {
     if (on) link.setAttribute('aria-current', 'true');
     else link.removeAttribute('aria-current');
   }
-  shown.textContent = wanted ? number + ' rows hold “' + field.value.trim() + '”' : '';
+  const found = shown.dataset.found.replace('{num}', number.toLocaleString('en')).replace('{text}', field.value.trim());
+  shown.textContent = wanted ? found : '';
 }
 
-// Left and right go from mark to mark while one has the focus.
+// The left and right arrow keys move the focus from mark to mark.
 document.addEventListener('keydown', (event) => {
   const mark = document.activeElement.closest('.mark');
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];

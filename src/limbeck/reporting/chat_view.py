@@ -8,20 +8,20 @@ from io import TextIOWrapper
 
 from limbeck.console import is_interactive, safe
 
-__all__ = ["talk"]
+__all__ = ["chat_loop"]
 
 
-def talk(reply: Callable[[str], Iterable[str]]) -> None:
-    """Read turns until an empty line or the end of input; the pieces of each reply go to stdout as they come."""
+def chat_loop(reply: Callable[[str], Iterable[str]]) -> None:
+    """Read turns until an empty line or the end of input, and print the pieces of each reply as they arrive."""
     interactive = is_interactive(sys.stdout) and sys.stdin.isatty()
-    if isinstance(sys.stdin, TextIOWrapper):  # what is typed is UTF-8 whatever the locale
+    if isinstance(sys.stdin, TextIOWrapper):  # input is UTF-8 in every locale
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     while True:
         text = _next_turn(interactive)
         if not text:
             return
         for piece in reply(text):
-            # a control sequence cannot be split over two pieces: ESC itself is removed
+            # a sequence that is split over two pieces is harmless: ESC itself is removed
             encoding = sys.stdout.encoding or "utf-8"
             sys.stdout.write(safe(piece).encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()

@@ -16,8 +16,8 @@ rows = datasets.Dataset.from_list([{"question": each.message, "answer": each.ans
 split = rows.rename_column("question", "prompt").train_test_split(test_size=60, seed=0)
 
 # %% [markdown]
-# One split is practised, the other tells how it went. Both are stored in the run, so that it can go on in another
-# process: `limbeck.resume(run)`.
+# The student trains on one split; the other is held out. Both are stored in the run, so that another process can
+# resume it: `limbeck.resume(run)`.
 
 # %%
 student, teacher = (AutoModelForCausalLM.from_pretrained(FOLDER / name) for name in ("student", "teacher"))

@@ -1,4 +1,4 @@
-"""The on-policy route without the package's rooms: torch and transformers only, one prompt at a time, naive on purpose.
+"""The on-policy route without this package: torch and transformers only, one prompt at a time, naive on purpose.
 
 The full step is src/limbeck/routes/on_policy.py. What it adds to this loop: many answers at once, random numbers that
 do not depend on the batch, a loss that never holds all logits, one weight per token of the whole step, held-out

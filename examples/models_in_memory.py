@@ -1,6 +1,6 @@
 # %% [markdown]
 # # Two models in memory
-# A student and a teacher are loaded with transformers, distilled, and compared on prompts that nobody trained on. The
+# A student and a teacher are loaded with transformers, distilled, and compared on held-out prompts. The
 # pair is the tiny one that ships with Limbeck: it answers a customer's message with one line of JSON. Put your own
 # models and rows in its place; each row needs a prompt, and an answer only where answers shall be graded. It takes a
 # minute or two on a CPU.

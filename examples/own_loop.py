@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A loop of your own
-# `limbeck.steps` takes one training step whenever it is asked for the next record, and nothing else: no run folder, no
-# evaluation, no checkpoint. Optimizer, learning rate, logging and the decision to stop are yours.
+# `limbeck.steps` takes one training step for each record, and does nothing else: no run folder, no evaluation, no
+# checkpoint. Optimizer, learning rate, logging and the decision to stop are yours.
 
 # %%
 import math

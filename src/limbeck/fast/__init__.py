@@ -1,1 +1,1 @@
-"""CPU kernels, each beside its plain reference; `training.setup` plugs them in."""
+"""CPU kernels, each tested against its plain reference; `training` plugs them in."""

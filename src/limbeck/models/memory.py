@@ -198,10 +198,10 @@ def generation_config_of(ref: ModelRef) -> GenerationConfig:
 
 
 def put_in_place(ref: ModelRef, *, trainable: bool, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The object in evaluation mode on a device in a dtype: itself where it may be used, else a copy.
+    """The object in evaluation mode, on a device and in a dtype: itself if it can be used, else a copy.
 
-    A model that only reads is used as it is where it already lies on the device in that dtype; it is never cast. Its
-    attention is computed as in a model that is loaded, so that a run goes on with the same numbers.
+    A model that is not trained is used itself if it already has this device and dtype; it is never cast. Its attention
+    is computed as in a loaded model, so that a resumed run gives the same numbers.
     """
     given = held_model(ref)
     fits = all(weight.dtype == dtype and weight.device == device for weight in given.module.parameters())

@@ -57,7 +57,7 @@ def divergence(
         D = KL(teacher‖student) at beta 0,  KL(student‖teacher) at beta 1
 
     Args:
-        student_logits: [..., V], any floating type; half types are computed in float32, float64 stays float64.
+        student_logits: [..., V], any floating type; 16-bit types are computed in float32, float64 stays float64.
         teacher_logits: the same shape; never gets a gradient.
         beta: 0 (mode-covering) penalises missing what the teacher might say, 1 (mode-seeking) what it would not say.
         scale: "gkd" gives D as written (GKD, arXiv 2306.13649); "unit" divides by beta(1-beta) between the ends,

@@ -55,7 +55,7 @@ class Normalised(NamedTuple):
 def precise_value_and_gradient(
     objective: Objective, student_NV: Tensor, teacher_NV: Tensor, want_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Value [N] and gradient [N, V] from logits, float32 or wider; precise for small and large differences alike."""
+    """Value [N] and gradient [N, V] from logits, float32 or wider; precise for small and for large differences."""
     temperature = objective.temperature
     student, teacher = (_normalise(logits_NV, temperature) for logits_NV in (student_NV, teacher_NV))
     # Subtract the logits, not two log-softmaxes: nearly equal logits subtract exactly.

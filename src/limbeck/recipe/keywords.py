@@ -23,11 +23,11 @@ _LONGEST_SHOWN = 60
 class Recipe(recipe.Recipe):
     """The settings of one run: Recipe(student=..., teacher=..., prompts=..., steps=100).
 
-    `limbeck recipe explain` says what each of them means. A relative path starts at the current folder when the recipe
-    is used. What is wrong is told as for a file.
+    `limbeck recipe explain` describes each of them. Relative paths start at the folder that is current when the recipe
+    is used.
 
     Raises:
-        RecipeError: with everything that is wrong with the settings.
+        RecipeError: with every invalid setting.
     """
 
     @keeps_validation_plain

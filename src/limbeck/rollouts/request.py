@@ -46,7 +46,7 @@ class GeneratedToken:
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer. `ids` ends with the stop token unless the answer was cut off at its token limit.
+    """A whole answer. `ids` ends with the stop token unless the answer was truncated at its token limit.
 
     `logprobs` are in nats at temperature 1, one per token; empty if the answer was not generated in this run.
     """

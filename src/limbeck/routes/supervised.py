@@ -1,4 +1,4 @@
-"""Supervised training: the student is trained on given answers, token by token.
+"""Supervised training: the student is trained on reference answers, token by token.
 
     loss = sum over answer tokens of -log student(token) / answer tokens of the whole step            [nats per token]
 
@@ -35,7 +35,7 @@ NO_ANSWERS = AnswerSet((), ())
 
 
 def step(state: TrainState, answers: AnswerSet, recipe: Recipe, *, own_answers: AnswerSet = NO_ANSWERS) -> StepRecord:
-    """One optimizer step on given answers, and on human-written `own_answers` where the recipe adds them.
+    """One optimizer step on reference answers, and on human-written `own_answers` where the recipe adds them.
 
     Changes the student and its optimizer in place, except for the step counter.
 

@@ -1,4 +1,4 @@
-"""An evaluation is a folder beside the runs; this file knows the names and formats in it.
+"""An evaluation is a folder next to the runs; this file knows the names and formats in it.
 
     evaluations/calm-otter-17/
     ├── evaluation.json        prompts, settings and models, written once, and facts about each model

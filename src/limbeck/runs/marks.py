@@ -173,7 +173,7 @@ class MarkedAnswer:
         return self.divergence[:, self.temperatures.index(temperature), BETAS.index(beta)].tolist()
 
     def marks(self, beta: float, temperature: float = 1.0) -> list[Mark]:
-        """The worst tokens, in the order of the text: the turning point, serious ones, then the largest divergences."""
+        """The worst tokens, in the order of the text: the first mistake, serious ones, then the largest divergences."""
         nats, kinds = self.nats(beta, temperature), [self.kind(position) for position in range(len(self))]
         turning = kinds.index("serious") if "serious" in kinds else None
         order = sorted(range(len(self)), key=lambda place: (place != turning, kinds[place] != "serious", -nats[place]))
@@ -281,7 +281,7 @@ def read_marks(path: Path) -> MarkSheet:
             raise ValueError(messages.marks_are_a_link())
         with safe_open(path, "numpy") as file:
             about = json.loads(file.metadata()["limbeck"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is not a mapping
         tensors["candidate_ids"] = tensors["piece_ids"][tensors["candidate_places"]]
         if about["format"] != FORMAT:
             raise ValueError(messages.marks_format(found=about["format"]))

@@ -70,7 +70,7 @@ class HostedSettings(HostedApiSettings):
 
 @dataclass
 class _Call:
-    """A request in progress; `until`, its deadline, is None before it is first sent."""
+    """A request in progress; `until` is its deadline, None until it is first sent."""
 
     request: LedgerRequest
     until: float | None = None

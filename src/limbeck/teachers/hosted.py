@@ -59,7 +59,7 @@ class HostedTeacher:
     ) -> Iterator[ParsedReply | ChatFailure]:
         """One answer per pair of a conversation and the index of a sample, in order.
 
-        Answers in the ledger are not requested again, nor are those that fit a smaller `max_tokens`. A setting that is
+        Answers in the ledger are not requested again, nor are those that fit a smaller `max_tokens`. A setting of
         None is left out of the request; each sample has a seed of its own. `on_progress` is called with a text every
         few seconds. Raises Stopped (resumable), UsageError or Refusal.
         """

@@ -39,7 +39,7 @@ FULL = "full"  # its highest possible cost exceeds the caps
 
 
 class Cost(NamedTuple):
-    """Requests sent, tokens in and out, and money in billionths: integers add without error."""
+    """Requests sent, tokens in and out, and the price in billionths: integers add without error."""
 
     calls: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""How the reply of a chat API is classified: an answer with a label, or a failed attempt. Pure functions of bytes.
+"""How the reply of a hosted API is classified: an answer with a label, or a failed attempt. Pure functions of bytes.
 
 An attempt ends as one of
     answered                    stored, and never requested again; the label says whether the answer is usable
@@ -46,7 +46,7 @@ _SHOWN_LENGTH = 300
 class ParsedReply:
     """A generated answer. `text` is without the reasoning, which APIs return in one of several forms.
 
-    Token counts are None if the API returned none.
+    A token count is None if the API did not return it.
     """
 
     kind: ClassVar[str] = "answered"

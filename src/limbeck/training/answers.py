@@ -101,7 +101,7 @@ def generate_teacher_answers(
 def in_student_template(
     stored: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], material: Material
 ) -> tuple[Completion, ...]:
-    """A teacher's answers, one per prompt, in the student's tokens; one that was cut off has no stop token."""
+    """A teacher's answers, one per prompt, in the student's tokens; a truncated one has no stop token."""
     asked = [replace(prompt, reference=row["answer"]) for prompt, row in zip(prompts, stored, strict=True)]
     cut_off = [bool(row["cut_off"]) for row in stored]
     targets = make_targets(asked, material.dialogue, cut_off)

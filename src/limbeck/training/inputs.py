@@ -1,11 +1,10 @@
-"""What lives only in memory, kept in the run that needs it: rows, and the student's first weights.
+"""Objects that exist only in memory, stored in the run that needs them: rows, and the student's first weights.
 
-    inputs/student/        the student as it was given, in its own dtype, with its tokenizer
-    inputs/NAME.jsonl      rows that were given as objects
+    inputs/student/        the student object, in its own dtype, with its tokenizer
+    inputs/NAME.jsonl      rows that were passed as objects
 
-From then on the recipe of the run names these files, so any process can go on with it, evaluate it or start from its
-recipe. What they hold is verified as for any other run: by the hash of the rows and by that of the weights. A teacher
-is not kept (see `models.memory`).
+The recipe of the run then refers to these files, so any process can resume it, evaluate it or start from its recipe.
+Their contents are verified as in any other run, by the hashes of the rows and of the weights. A teacher is not stored (see `models.memory`).
 """
 
 from __future__ import annotations

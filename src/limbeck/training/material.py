@@ -1,7 +1,7 @@
 """Everything about a run that needs no weights, cheapest checks first.
 
     1. configurations and tokenizers   shared vocabulary, stop tokens, template and dialogue of each model
-    2. prompts                         rows, held-out split, rendered once to ids; given answers as targets
+    2. prompts                         rows, held-out split, rendered once to ids; reference answers as targets
 
 All errors in prompts and models are raised here, before weights are loaded.
 """
@@ -244,7 +244,7 @@ def _kept(rows: Sequence[PromptRow], split: Split, notes: list[str]) -> tuple[Pr
 def render_rows(
     rows: Sequence[PromptRow], pair: ModelPair, recipe: Recipe, faults: RowErrors | None = None
 ) -> RenderedPrompts:
-    """Rows rendered for the student; with `faults`, invalid ones are collected there and left out."""
+    """Rows rendered for the student; with `faults` given, invalid rows are collected there and left out."""
     return pair.dialogue.render(
         rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, errors=faults
     )

@@ -142,7 +142,7 @@ def teacher_answers_left_out(*, num: int, num_used: int, left_out: list[str]) ->
 @error(Stopped, "teacher.incomplete")
 def answers_missing(*, num: int, num_rows: int, shown: list[str], run: Path) -> Text:
     return Text(
-        given="Of {num_rows:answer|answers}, {num:is missing|are missing}: {shown}.",
+        given="{num:answer is|answers are} missing out of {num_rows}: {shown}.",
         needed="They may arrive at the next attempt, and training should not depend on a temporary failure.",
         fix="`limbeck resume {run}`, or the same command again, requests only the missing ones. Remove a prompt that "
         "never gets an answer.",

@@ -29,8 +29,6 @@ PENDING: tuple[str, ...] = (
     "src/limbeck/messages.py",
     "src/limbeck/results.py",
     "src/limbeck/stepping.py",
-    "src/limbeck/teachers",
-    "src/limbeck/training",
 )
 
 # Strings there are data (customer messages, names of runs), not messages of Limbeck.

@@ -46,7 +46,7 @@ _SHOWN_LENGTH = 300
 class ParsedReply:
     """A generated answer. `text` is without the reasoning, which APIs return in one of several forms.
 
-    A token count is None if the API did not return it.
+    Token counts that the API did not return are `None`.
     """
 
     kind: ClassVar[str] = "answered"

@@ -4,7 +4,8 @@
     inputs/NAME.jsonl      rows that were passed as objects
 
 The recipe of the run then refers to these files, so any process can resume it, evaluate it or start from its recipe.
-Their contents are verified as in any other run, by the hashes of the rows and of the weights. A teacher is not stored (see `models.memory`).
+Their contents are verified as in any other run, by the hashes of rows and weights. A teacher is not stored (see
+`models.memory`).
 """
 
 from __future__ import annotations

@@ -93,24 +93,24 @@ def prepare_material(recipe: Recipe, template: Template | None = None, read_at: 
         LimbeckError: the first problem; see the modules that this calls.
     """
     pair = compare_pair(recipe, template, read_at or datetime.now().isoformat(timespec="seconds"))
-    faults = RowErrors(Path(recipe.prompts).name, skippable=recipe.bad_rows == "refuse")
-    rows = read_rows(Path(recipe.prompts), faults)
-    num_rows = len(rows.rows) + faults.num_rows
+    errors = RowErrors(Path(recipe.prompts).name, skippable=recipe.bad_rows == "refuse")
+    rows = read_rows(Path(recipe.prompts), errors)
+    num_rows = len(rows.rows) + errors.num_rows
     if recipe.bad_rows == "refuse":
-        faults.raise_if_any()
+        errors.raise_if_any()
     split = split_held_out(rows.rows, Path(recipe.held_out) if isinstance(recipe.held_out, str) else recipe.held_out)
     notes = [*rows.notes, *split.notes, *pair.notes]
     targets = held_out_targets = own = own_sha256 = None
     if recipe.route == "supervised":
-        train, targets = _given(split.train, split, pair, recipe, notes, faults)
-        held_out = render_rows(target_rows(split.held_out, "last_turn", faults), pair, recipe, faults)
+        train, targets = _given(split.train, split, pair, recipe, notes, errors)
+        held_out = render_rows(target_rows(split.held_out, "last_turn", errors), pair, recipe, errors)
         held_out_targets = targets_from_references(held_out.prompts, pair.dialogue)
     else:
-        train, held_out = (render_rows(part, pair, recipe, faults) for part in (split.train, split.held_out))
+        train, held_out = (render_rows(part, pair, recipe, errors) for part in (split.train, split.held_out))
     if recipe.bad_rows == "refuse":
-        faults.raise_if_any()
-    if num_skipped := faults.num_rows:
-        notes.append(messages.skipped_rows(num=num_skipped, num_rows=num_rows, listed=faults.as_list()))
+        errors.raise_if_any()
+    if num_skipped := errors.num_rows:
+        notes.append(messages.skipped_rows(num=num_skipped, num_rows=num_rows, listed=errors.as_list()))
     if (num := len(train.prompts)) < recipe.prompts_per_step:
         notes.append(messages.few_prompts_for_step(per_step=recipe.prompts_per_step, num=num))
     if recipe.own_answers is not None:
@@ -223,10 +223,10 @@ def _given(
     pair: ModelPair,
     recipe: Recipe,
     notes: list[str],
-    faults: RowErrors | None = None,
+    errors: RowErrors | None = None,
 ) -> tuple[RenderedPrompts, Targets]:
     """Rows with answers, without the held-out ones, rendered, and their answers as targets."""
-    rendered = render_rows(_kept(target_rows(rows, recipe.train_on, faults), split, notes), pair, recipe, faults)
+    rendered = render_rows(_kept(target_rows(rows, recipe.train_on, errors), split, notes), pair, recipe, errors)
     targets = targets_from_references(rendered.prompts, pair.dialogue)
     num_tokens = sum(map(len, targets.answers.values()))
     notes.append(messages.reference_answers(num=len(targets.answers), num_tokens=num_tokens))
@@ -242,11 +242,11 @@ def _kept(rows: Sequence[PromptRow], split: Split, notes: list[str]) -> tuple[Pr
 
 
 def render_rows(
-    rows: Sequence[PromptRow], pair: ModelPair, recipe: Recipe, faults: RowErrors | None = None
+    rows: Sequence[PromptRow], pair: ModelPair, recipe: Recipe, errors: RowErrors | None = None
 ) -> RenderedPrompts:
-    """Rows rendered for the student; with `faults` given, invalid rows are collected there and left out."""
+    """Rows rendered for the student; with `errors`, invalid rows are collected there instead of raised."""
     return pair.dialogue.render(
-        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, errors=faults
+        rows, max_prompt_tokens=recipe.max_prompt_tokens, on_long=recipe.long_prompts, errors=errors
     )
 
 

@@ -96,7 +96,7 @@ class WorstToken:
 class StepRecord:
     """One optimizer step. Divergences, entropies and log-probabilities in nats per token, times in seconds.
 
-    A value is None if the step had no such phase: nothing was generated, or no teacher scored the answers.
+    `None` stands for a phase that the step did not have: nothing was generated, or no teacher scored the answers.
     `own_answers_loss` is the cross-entropy of human-written answers; the other values but `grad_norm` leave them out.
     `peak_bytes` is the peak memory of each phase: generation, scoring, update. Events store some of these values under
     other names; see `record.step_fields`.

@@ -25,7 +25,7 @@ QUICK = {
 QUICKER = (('"prompts_per_step": 64', '"prompts_per_step": 4'), ("warmup_steps=10", "warmup_steps=1"))
 QUICKER += (("warmup_steps=5", "warmup_steps=1"), ("prompts_per_step=32", "prompts_per_step=4"))
 SAYS = {
-    "models_in_memory": "distilled against student",
+    "models_in_memory": "95% CI",
     "hf_dataset": "after step 2:",
     "own_loop": "step 2:",
     "run_in_pandas": "of 12 answers became better",

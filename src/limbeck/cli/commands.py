@@ -371,7 +371,7 @@ def _show_trained(printer: Printer, run: Run) -> None:
     show_run(printer, run)
     is_here = run.path.resolve().parents[1] == Path.cwd()
     name = run.name if is_here else str(run.path)
-    printer.say(messages.next_command(command=f"limbeck eval {shlex.quote(name)}"))
+    printer.say_whole(messages.next_command(command=f"limbeck eval {shlex.quote(name)}"))
 
 
 def _show_result(found: Evaluation, as_json: bool, fail_under: str | None) -> None:

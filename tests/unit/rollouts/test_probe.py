@@ -216,4 +216,4 @@ def test_a_way_that_writes_what_is_not_a_number_is_passed_over(monkeypatch, dtyp
     method = choose_method(tiny_model(dtype=dtype), max_length=64, pad_id=0)
     assert method.decoder == "generate"
     for way in ("lean", "slots"):
-        assert f"{way} disagrees with the plain forward pass by inf nats" in str(method)
+        assert f"{way} differs from the plain forward pass by inf nats" in str(method)

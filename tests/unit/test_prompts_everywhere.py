@@ -225,10 +225,8 @@ def test_the_turns_that_are_asked_for_and_no_others_are_learnt_each_with_its_end
     num_tokens = sum(map(len, targets.answers.values()))
     assert run_cli(["train", str(path), "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert (
-        f"Training uses {len(targets.answers)} reference answers with {num_tokens} tokens, stop tokens included."
-        in told
-    )
+    answers = "reference answer" if len(targets.answers) == 1 else "reference answers"
+    assert f"Training uses {len(targets.answers)} {answers} with {num_tokens} tokens, stop tokens included." in told
 
 
 # --------------------------------------------------------------------------------------------------- another template
@@ -256,14 +254,14 @@ def test_a_teacher_with_another_template_is_told_with_both_texts_and_can_be_made
     read = seen["teacher"] | seen["scored"]
     assert read & own == (own if asked_in == "teacher" else set())
     assert (alike <= read) == (asked_in == "student")
-    (note,) = [text for text in notes_of(done) if "has another template" in text]
-    assert 'it writes "system\\nThink step by step.<|im_end|>\\n<|im_start|>" where the student reads ""' in note
-    assert ("The teacher is asked in its own" in note) == (asked_in == "teacher")
-    assert "template: teacher makes both the teacher's" in note
+    (note,) = [text for text in notes_of(done) if "has another chat template" in text]
+    assert 'it has "system\\nThink step by step.<|im_end|>\\n<|im_start|>" where the student\'s has ""' in note
+    assert ("Each model uses its own template" in note) == (asked_in == "teacher")
+    assert "with template: teacher both use the teacher's" in note
     for asked in seen.values():
         asked.clear()
     equal = run(path, "template=teacher", "name=equal")
-    assert not any("has another template" in text for text in notes_of(equal))
+    assert not any("has another chat template" in text for text in notes_of(equal))
     stored = [row for part in ("train", "held-out") for row in equal.read_answers(f"prompts-{part}")]
     assert all(row["prompt"].startswith(added) for row in stored)
     assert {tuple(row["ids"]) for row in stored} <= seen["teacher"] | seen["scored"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+import limbeck
 from builders import prompt_row, write_rows
 from limbeck.driver import train_run
 from limbeck.errors import RecipeError, UsageError
@@ -144,7 +145,7 @@ def test_a_share_that_would_mix_nothing_is_refused(share, num_prompts, fine):
         assert Recipe(**settings, on_policy_share=share).on_policy_share == share
         return
     with pytest.raises(RecipeError, match=r"rounds to (all prompts|no prompt) of a step"):
-        Recipe(**settings, on_policy_share=share)
+        limbeck.Recipe(**settings, on_policy_share=share)
 
 
 @pytest.mark.report("CF-04")

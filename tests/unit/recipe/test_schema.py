@@ -10,6 +10,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+import limbeck
 from limbeck.errors import RecipeError
 from limbeck.recipe.explain import explain, json_schema, setting_names
 from limbeck.recipe.parts import PracticeGrowth
@@ -409,7 +410,7 @@ def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, s
 )
 def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
     with pytest.raises(RecipeError, match=told):
-        Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
+        limbeck.Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
 
 
 @pytest.mark.parametrize(

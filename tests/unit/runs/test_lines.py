@@ -183,7 +183,7 @@ def test_a_link_is_neither_read_nor_written(tmp_path: Path) -> None:
     target.write_text('{"secret": 1}\n')
     link = tmp_path / "events.jsonl"
     link.symlink_to(target)
-    with pytest.raises(DataError, match="no links"):
+    with pytest.raises(DataError, match="not links"):
         read(link)
     with pytest.raises(Stopped):
         append_line(link, "{}\n")

@@ -110,5 +110,5 @@ def test_an_evaluation_is_shown_with_its_verdict_and_models():
     result = {"name": "swift-heron-12", "verdict": {"words": ["Not sure yet."], "band": 0.1}, "notes": ["A note."]}
     result |= {"models": [model], "comparisons": [], "measure": {"kind": "grader"}}
     page = inside(evaluation_cell(result))
-    for text in ("swift-heron-12", "Not sure yet.", "A note.", "Student", "50%"):
+    for text in ("swift-heron-12", "Not sure yet.", "A note.", "Student", "4 of 8"):
         assert text in page

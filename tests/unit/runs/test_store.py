@@ -116,7 +116,7 @@ def test_a_second_writer_in_another_process_is_refused_and_writes_nothing(tmp_pa
         done = subprocess.run(
             [sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=False
         )
-        assert done.stderr.startswith(f"3 The run mine is being written by process {os.getpid()} on ")
+        assert done.stderr.startswith(f"3 The folder mine is in use by process {os.getpid()} on ")
         assert run.events_path.read_bytes() == before
 
 
@@ -325,7 +325,7 @@ def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path
     with pytest.raises(UsageError, match="Did you mean calm-otter-17") as caught:
         Run.named(tmp_path, "calm-oter-17")
     assert caught.value.code == "run.not-found"
-    with pytest.raises(UsageError, match="x is no run"):
+    with pytest.raises(UsageError, match="x is not a run"):
         Run.named(tmp_path / "elsewhere", "x")
     with pytest.raises(UsageError, match="The run name"):
         Run.named(tmp_path, "../calm-otter-17")
@@ -334,7 +334,7 @@ def test_a_run_is_found_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path
     with pytest.raises(UsageError) as refused:
         Run.named(tmp_path / "other", "link")
     assert refused.value.code == "names.outside"
-    with pytest.raises(UsageError, match="is no run"):
+    with pytest.raises(UsageError, match="is not a run"):
         Run.open(tmp_path)
 
 

@@ -126,7 +126,7 @@ def test_a_reply_longer_than_any_answer_closes_its_question():
 
 
 def test_the_page_lists_each_label_and_each_class_once():
-    page = (Path(__file__).parents[3] / "docs" / "hosted-teachers.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "hosted-teacher.md").read_text()
     listed = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
     written = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', Path(reply_module.__file__).read_text()))
     assert len(listed) == len(set(listed)) == 12 + 13

@@ -82,8 +82,9 @@ def test_a_local_teacher_at_temperature_0_writes_the_likeliest_whatever_the_seed
         assert written(f"teacher_temperature={temperature}", "seed=5") == greedy
     sampled = written("teacher_temperature=1")
     assert sampled == written("teacher_temperature=1.0") != greedy
-    with pytest.raises(RecipeError, match=r"same answer .* every time.*answers_per_prompt: 1"):
+    with pytest.raises(RecipeError, match=r"same answer .* every time.*answers_per_prompt: 1") as refused:
         run(recipe, "teacher_temperature=0", "answers_per_prompt=2")
+    assert refused.value.code == "recipe.answers-alike"
     with pytest.raises(RecipeError, match=r"teacher_temperature.*0 or more"):
         run(recipe, "teacher_temperature=-1")
 

@@ -197,7 +197,7 @@ def grader_unknown(*, known: list[str]) -> RuleText:
 
 @rule("recipe.grader.pattern")
 def grader_pattern_invalid(*, reason: str) -> RuleText:
-    return RuleText(needed="The pattern of the grader regex is invalid: {reason}.", fix="Fix the pattern.")
+    return RuleText(needed="In the grader regex, {reason}.", fix="Fix the pattern.")
 
 
 @note("recipe.pattern-too-long")

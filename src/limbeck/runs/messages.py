@@ -66,8 +66,8 @@ def evaluation_not_found_similar(*, path: Path, marker: str, similar: list[str])
 @error(Refusal, "run.locked")
 def locked(*, folder: str, pid: int, host: str, started: str, heartbeat_age_s: float) -> Text:
     return Text(
-        given="{folder} is in use by process {pid} on {host}, started {started} (last active {heartbeat_age_s:.0f} s "
-        "ago).",
+        given="The folder {folder} is in use by process {pid} on {host}, started {started} (last active "
+        "{heartbeat_age_s:.0f} s ago).",
         needed="Two processes that write to one folder would mix their results; nothing was written.",
         fix="Wait for that process or stop it, or choose another name.",
     )
@@ -76,7 +76,7 @@ def locked(*, folder: str, pid: int, host: str, started: str, heartbeat_age_s: f
 @error(Refusal, "run.locked.unknown")
 def locked_by_unknown(*, folder: str) -> Text:
     return Text(
-        given="{folder} is in use by another process.",
+        given="The folder {folder} is in use by another process.",
         needed="Two processes that write to one folder would mix their results; nothing was written.",
         fix="Wait for that process or stop it, or choose another name.",
     )

@@ -81,10 +81,11 @@ def test_contains_whole_words():
 def test_regex_with_its_faults():
     assert value_of("regex", "Ticket AB-1234 closed", r"\b[A-Z]{2}-\d{4}\b") == 1
     assert value_of("regex", "no", None, pattern="^yes") == 0
-    assert "is not a regular expression" in reason_of("regex", "x", "(")
-    assert "at most 1000" in reason_of("regex", "x", "a" * 1001)
-    with pytest.raises(ValidationError, match="cannot be read"):
+    assert "not a regular expression: missing )" in reason_of("regex", "x", "(")
+    assert "has 1,001 characters, more than 1,000" in reason_of("regex", "x", "a" * 1001)
+    with pytest.raises(ValidationError, match="not a regular expression: missing \\)") as refused:
         GraderSettings(kind="regex", pattern="(")
+    assert [fault["type"] for fault in refused.value.errors()] == ["recipe.grader"]
 
 
 def test_a_catastrophic_pattern_is_stopped():

@@ -237,11 +237,21 @@ def test_above_the_teacher_means_the_whole_interval(left, decision):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [(1, "1"), (37, "37"), (99, "99"), (101, "110"), (630, "630"), (1234, "1,300")]
+    ("more", "said"),
+    [
+        (1, "1 more prompt"),
+        (37, "37 more prompts"),
+        (99, "99 more prompts"),
+        (101, "110 more prompts"),
+        (630, "630 more prompts"),
+        (1234, "1,300 more prompts"),
+    ],
 )
 def test_more_prompts_are_rounded_up_to_two_digits(more, said):
     verdict = replace(decide_before(of((0.12, -0.02, 0.26))), more_prompts=more)
-    assert verdict_text(verdict)[-1].startswith(f"About {said} more prompt{'s' if more != 1 else ''} would")
+    last = verdict_text(verdict)[-1]
+    assert last.code == "evaluation.more-prompts"
+    assert last.startswith(f"About {said} would probably settle it")
 
 
 @pytest.mark.parametrize(

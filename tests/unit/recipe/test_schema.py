@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 import limbeck
 from limbeck.errors import RecipeError
+from limbeck.recipe import keywords
 from limbeck.recipe.explain import explain, json_schema, setting_names
 from limbeck.recipe.parts import PracticeGrowth
 from limbeck.recipe.recipe import Recipe
@@ -409,8 +410,10 @@ def test_a_grader_is_a_name_or_settings_and_comes_back_as_given(given: object, s
     [("exactly", "There is no such grader"), ({"kind": "exact", "tolerance": 1.0}, "does not use tolerance")],
 )
 def test_a_grader_that_cannot_be_meant_is_refused(given: object, told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
-        limbeck.Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
+    assert causes(grader=given) == {"grader": "recipe.grader"}
+    with pytest.raises(RecipeError, match=told) as refused:
+        keywords.Recipe(student="a/b", teacher="c/d", prompts="p.jsonl", grader=given)
+    assert refused.value.code == "recipe.grader"
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,7 @@ def test_an_evaluation_is_shown_with_its_verdict_and_models():
     page = inside(evaluation_cell(result))
     for text in ("swift-heron-12", "Not sure yet.", "A note.", "Student", "4 of 8"):
         assert text in page
+    model["score"] = {**interval, "n": 40}
+    page = inside(evaluation_cell(result))
+    for text in ("<strong>50%</strong>", "25% to 75%, 40 grades"):
+        assert text in page

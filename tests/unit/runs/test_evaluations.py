@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,9 @@ def test_without_a_name_a_stopped_evaluation_of_the_same_question_goes_on(tmp_pa
 
 @pytest.mark.usefixtures("impatient")
 def test_one_writer_at_a_time_and_names_stay_inside(tmp_path: Path) -> None:
-    with begun(tmp_path, "first"), pytest.raises(Refusal, match="in use"):
+    with begun(tmp_path, "first"), pytest.raises(Refusal, match="first is in use by process") as refused:
         Evaluation(tmp_path / "evaluations" / "first").__enter__()
+    assert (refused.value.code, refused.value.parameters["pid"]) == ("run.locked", os.getpid())
     with pytest.raises(UsageError, match="exists"):
         Evaluation.create(tmp_path, "first")
     for hostile in ("../x", ".x", ""):
@@ -85,5 +87,7 @@ def test_only_evaluations_are_listed_and_a_broken_one_says_so(tmp_path: Path) ->
     (tmp_path / "evaluations" / "link").symlink_to(evaluation.path)
     assert [found.name for found in list_evaluations(tmp_path)] == ["first"]
     evaluation.asked_path.write_text("[1")
-    with pytest.raises(DataError, match="does not contain what Limbeck wrote"):
+    with pytest.raises(DataError, match="does not contain what Limbeck wrote") as broken:
         evaluation.asked()
+    assert broken.value.code == "evaluation.unreadable"
+    assert broken.value.parameters["file"] == evaluation.asked_path

@@ -183,8 +183,9 @@ def test_a_link_is_neither_read_nor_written(tmp_path: Path) -> None:
     target.write_text('{"secret": 1}\n')
     link = tmp_path / "events.jsonl"
     link.symlink_to(target)
-    with pytest.raises(DataError, match="not links"):
+    with pytest.raises(DataError, match="regular files, not links") as refused:
         read(link)
+    assert (refused.value.code, refused.value.parameters["file"]) == ("run.unreadable", link)
     with pytest.raises(Stopped):
         append_line(link, "{}\n")
     assert target.read_text() == '{"secret": 1}\n'

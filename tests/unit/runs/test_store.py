@@ -116,7 +116,7 @@ def test_a_second_writer_in_another_process_is_refused_and_writes_nothing(tmp_pa
         done = subprocess.run(
             [sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=False
         )
-        assert done.stderr.startswith(f"3 mine is in use by process {os.getpid()} on ")
+        assert done.stderr.startswith(f"3 The folder mine is in use by process {os.getpid()} on ")
         assert run.events_path.read_bytes() == before
 
 

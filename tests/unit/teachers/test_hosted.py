@@ -465,8 +465,11 @@ def test_two_processes_share_one_budget_and_each_others_answers(tmp_path):
 
 def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_sent(tmp_path):
     with MisbehavingServer() as server:
-        with pytest.raises(ValidationError, match="requires both prices"):
+        with pytest.raises(ValidationError, match="requires both prices") as refused:
             write(tmp_path, server.url, max_cost=1.0, input_price=2.0)
+        assert [(fault["type"], fault["loc"]) for fault in refused.value.errors()] == [
+            ("recipe.price-missing", ("max_cost",))
+        ]
         with pytest.raises(Stopped, match=r"teacher\.budget"):
             write(tmp_path, server.url, max_total_tokens=100)
         assert server.seen == []

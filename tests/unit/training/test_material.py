@@ -114,16 +114,16 @@ def test_answers_of_an_evaluation_are_taken_over_only_to_the_same_ids(tmp_path):
 
     first, _ = asked()
     again, said = asked()
-    assert said.count("all answers are reused from") == 2
+    assert said.count(f"all answers are reused from the evaluation {first.name}") == 2
     assert again.read_answers("student") == first.read_answers("student")
     write_rows(tmp_path / "rows.jsonl", [{**row, "answer": "three", "topic": "new"} for row in ROWS])
     corrected, said = asked()
-    assert said.count("all answers are reused from") == 2
+    assert said.count("all answers are reused from the evaluation") == 2
     rows = corrected.read_answers("student")
     assert {(row["reference"], row["labels"]["topic"]) for row in rows} == {("three", "new")}
     forget_merges(tmp_path, 20)
     other, said = asked()
-    assert "all answers are reused from" not in said
+    assert "answers are reused" not in said
     lengths = [sum(row["num_prompt_tokens"] for row in each.read_answers("student")) for each in (first, other)]
     assert lengths[1] > lengths[0]
 

@@ -300,7 +300,7 @@ def test_bad_rows_are_listed_in_one_go_before_training_or_left_out_on_request_an
     done = run(path, "bad_rows=skip")
     counts = of_kind(done, "start")[0]["prompts"]
     assert (counts["train"] + counts["held_out"], counts["skipped"]) == (997, 3)
-    (note,) = [text for text in notes_of(done) if text.startswith("Skipped 3 of 1000 rows")]
+    (note,) = [text for text in notes_of(done) if text.startswith("Skipped 3 of 1,000 rows")]
     for place in ("rows.jsonl:17 ", "rows.jsonl:500 ", "rows.jsonl:999 "):
         assert place in note
     stored = {row["source"] for part in ("train", "held-out") for row in done.read_answers(f"prompts-{part}")}

@@ -10,7 +10,6 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-import limbeck
 from limbeck.errors import RecipeError
 from limbeck.recipe import keywords
 from limbeck.recipe.explain import explain, json_schema, setting_names

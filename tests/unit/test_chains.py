@@ -246,6 +246,8 @@ def test_answers_alone_are_those_of_the_training_run(tmp_path):
 
 
 def test_answers_of_a_recipe_that_reads_none_are_refused(tmp_path):
-    with pytest.raises(Refusal, match="route: on-policy, and neither a warmup nor an on_policy_share below 1") as refused:
+    with pytest.raises(
+        Refusal, match="route: on-policy, and neither a warmup nor an on_policy_share below 1"
+    ) as refused:
         api.answers(write_pair(tmp_path))
     assert refused.value.code == "answers.not-needed"

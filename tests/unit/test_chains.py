@@ -95,7 +95,7 @@ def test_another_teacher_in_a_later_stage_is_warned_of(chain, tmp_path):
     recipe = workspace / "main" / "recipe.yaml"
     run = api.train(recipe, overrides=["student=run:warm", f"teacher={tmp_path / 'other'}", "name=other", "steps=1"])
     notes = [event["text"] for event in of_kind(run, "note")]
-    assert any("different teachers: " in note and " for other" in note and " for warm" in note for note in notes)
+    assert any("different teachers: " in note and " for other, " in note and " for warm. " in note for note in notes)
 
 
 def test_a_checkpoint_of_a_run_is_a_model_by_its_own_content(chain, tmp_path):
@@ -154,7 +154,7 @@ def test_teachers_are_told_apart_by_content_and_not_by_name():
 
     first = ("big", "a" * 64, "float32")
     assert stages(first, ("moved/big", "a" * 64, "float32")) == ""
-    assert "different teachers: big for stage-1, big for stage-0" in stages(first, ("big", "b" * 64, "float32"))
+    assert "different teachers: big for stage-1, big for stage-0." in stages(first, ("big", "b" * 64, "float32"))
     # rounded weights have another hash, and an interface has none: then the name decides
     assert stages(first, ("big", "b" * 64, "bfloat16")) == ""
     assert "different" in stages(first, ("other", "b" * 64, "bfloat16"))
@@ -246,5 +246,8 @@ def test_answers_alone_are_those_of_the_training_run(tmp_path):
 
 
 def test_answers_of_a_recipe_that_reads_none_are_refused(tmp_path):
-    with pytest.raises(Refusal, match="neither a warmup"):
+    with pytest.raises(
+        Refusal, match="route: on-policy, and neither a warmup nor an on_policy_share below 1"
+    ) as refused:
         api.answers(write_pair(tmp_path))
+    assert refused.value.code == "answers.not-needed"

@@ -255,9 +255,10 @@ def test_on_policy_a_hosted_teacher_is_refused_at_once_with_the_route_that_it_ca
     with MisbehavingServer() as server:
         path = write_pair(tmp_path)
         path.write_text(path.read_text().replace('teacher: "teacher"', "teacher: openai:tiny"))
-        with pytest.raises(RecipeError, match="cannot score a given text") as refused:
+        with pytest.raises(RecipeError, match="A hosted API generates text but cannot score") as refused:
             api.train(path)
-        assert "route: off-policy" in str(refused.value)
+        assert refused.value.code == "recipe.model-remote"
+        assert "route: off-policy" in refused.value.fix
         assert server.seen == []
     assert not (tmp_path / "runs").exists()
 

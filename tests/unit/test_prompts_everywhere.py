@@ -222,11 +222,11 @@ def test_the_turns_that_are_asked_for_and_no_others_are_learnt_each_with_its_end
     assert [text for source, text in found.items() if source.startswith(f"{name}.jsonl:1")] == [
         f"{text}<|im_end|>" for text in learnt
     ]
-    num_tokens = sum(map(len, targets.answers.values()))
+    num, num_tokens = len(targets.answers), sum(map(len, targets.answers.values()))
     assert run_cli(["train", str(path), "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    answers = "reference answer" if len(targets.answers) == 1 else "reference answers"
-    assert f"Training uses {len(targets.answers)} {answers} with {num_tokens} tokens, stop tokens included." in told
+    answers = "1 reference answer" if num == 1 else f"{num} reference answers"
+    assert f"Training uses {answers} with {num_tokens} tokens, stop tokens included." in told
 
 
 # --------------------------------------------------------------------------------------------------- another template
@@ -255,8 +255,9 @@ def test_a_teacher_with_another_template_is_told_with_both_texts_and_can_be_made
     assert read & own == (own if asked_in == "teacher" else set())
     assert (alike <= read) == (asked_in == "student")
     (note,) = [text for text in notes_of(done) if "has another chat template" in text]
-    assert 'it has "system\\nThink step by step.<|im_end|>\\n<|im_start|>" where the student\'s has ""' in note
+    assert 'it has "system\\nThink step by step.<|im_end|>\\n<|im_start|>" where the student\'s has "".' in note
     assert ("Each model uses its own template" in note) == (asked_in == "teacher")
+    assert ("Both models use the student's template" in note) == (asked_in == "student")
     assert "with template: teacher both use the teacher's" in note
     for asked in seen.values():
         asked.clear()
@@ -300,7 +301,7 @@ def test_bad_rows_are_listed_in_one_go_before_training_or_left_out_on_request_an
     done = run(path, "bad_rows=skip")
     counts = of_kind(done, "start")[0]["prompts"]
     assert (counts["train"] + counts["held_out"], counts["skipped"]) == (997, 3)
-    (note,) = [text for text in notes_of(done) if text.startswith("Skipped 3 of 1,000 rows")]
+    (note,) = [text for text in notes_of(done) if text.startswith("Skipped 3 of 1,000 rows:")]
     for place in ("rows.jsonl:17 ", "rows.jsonl:500 ", "rows.jsonl:999 "):
         assert place in note
     stored = {row["source"] for part in ("train", "held-out") for row in done.read_answers(f"prompts-{part}")}

@@ -290,7 +290,7 @@ def test_own_answers_pull_by_their_weight(tmp_path):
 def test_held_out_rows_are_never_own_answers(tmp_path):
     held = held_out_file(tmp_path)
     write_rows(tmp_path / "own.jsonl", [{**prompt_row("a held-out question 1"), "answer": "ten"}])
-    with pytest.raises(DataError, match="held-out prompts"):
+    with pytest.raises(DataError, match=r"held-out prompts: 1 of 1; the first is own\.jsonl:1\."):
         run(write_pair(tmp_path, held_out=str(held), own_answers={"file": "own.jsonl"}))
 
 

@@ -9,6 +9,7 @@ import limbeck
 from builders import prompt_row, write_rows
 from limbeck.driver import train_run
 from limbeck.errors import RecipeError, UsageError
+from limbeck.recipe import keywords
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.recipe.files import load_recipe
 from limbeck.recipe.parts import HostedApiSettings, Lora, OwnAnswers, PracticeGrowth, SamplingSettings, WarmUp
@@ -144,8 +145,11 @@ def test_a_share_that_would_mix_nothing_is_refused(share, num_prompts, fine):
     if fine:
         assert Recipe(**settings, on_policy_share=share).on_policy_share == share
         return
-    with pytest.raises(RecipeError, match=r"rounds to (all prompts|no prompt) of a step"):
-        limbeck.Recipe(**settings, on_policy_share=share)
+    rounded = "all prompts" if share > 0.5 else "no prompt"
+    told = rf"on_policy_share.*prompts_per_step: {num_prompts}, a share of {share} rounds to {rounded} of a step"
+    with pytest.raises(RecipeError, match=told) as refused:
+        keywords.Recipe(**settings, on_policy_share=share)
+    assert refused.value.code == "recipe.setting-unused"
 
 
 @pytest.mark.report("CF-04")

@@ -305,7 +305,12 @@ def _refuse_too_long(ref: ModelRef, num_prompt: int, num_answer: int, setting: s
         return
     if num_prompt >= limit:
         raise messages.prompt_too_long(
-            model=ref.text, num_positions=limit, num_prompt=num_prompt, setting=setting, num_answer=num_answer
+            model=ref.text,
+            num_positions=limit,
+            num_prompt=num_prompt,
+            setting=setting,
+            num_answer=num_answer,
+            num_total=num_prompt + num_answer,
         )
     raise messages.answers_too_long(
         model=ref.text,

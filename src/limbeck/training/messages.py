@@ -34,7 +34,7 @@ def reference_answers(*, num: int, num_tokens: int) -> str:
 @error(DataError, "data.nothing-left")
 def nothing_left(*, num: int, first: str) -> Text:
     return Text(
-        given="{num:The only answer belongs|All # answers belong} to held-out prompts; the first is {first}.",
+        given="Answers that belong to held-out prompts: {num} of {num}; the first is {first}.",
         needed="Answers to held-out prompts are neither trained on nor shown to the teacher.",
         fix="Provide answers to other prompts, or hold out others.",
     )
@@ -84,10 +84,12 @@ def answers_too_long(
 
 
 @error(ModelError, "model.too-short.prompt")
-def prompt_too_long(*, model: str, num_positions: int, num_prompt: int, setting: str, num_answer: int) -> Text:
+def prompt_too_long(
+    *, model: str, num_positions: int, num_prompt: int, setting: str, num_answer: int, num_total: int
+) -> Text:
     return Text(
-        given="A prompt of {num_prompt:token|tokens} and {setting} ({num_answer}) exceed the context length; {model} "
-        "has {num_positions} positions.",
+        given="A prompt of {num_prompt:token|tokens} and {setting} ({num_answer}) need {num_total:position|positions}; "
+        "{model} has {num_positions} positions.",
         needed="Every token of a prompt and its answer needs a position in the model.",
         fix="Reduce max_prompt_tokens and set long_prompts: skip.",
     )

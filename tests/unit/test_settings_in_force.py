@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-import limbeck
 from builders import prompt_row, write_rows
 from limbeck.driver import train_run
 from limbeck.errors import RecipeError, UsageError

@@ -334,7 +334,7 @@ def test_the_library_reads_no_settings_from_the_environment(pair, tokenizer, tmp
 
 
 def test_frames_and_datasets_are_rows_of_their_fields(tmp_path):
-    from limbeck.given import rows_file
+    from limbeck.inputs_in_memory import rows_file
 
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"prompt": ["a", "b"], "answer": ["x", None], "score": [1.5, float("nan")], "n": [1, 2]})

@@ -270,8 +270,8 @@ def doctor(environment: Mapping[str, str] | None = None) -> MachineReport:
     """The machine's resources and libraries, and the environment variables that affect a run.
 
     Args:
-        environment: the variables to report on; by default those of this process. The report contains only Limbeck's
-            settings and known paths and switches, so that it never shows a key.
+        environment: the variables to report on; by default those of this process. The report shows Limbeck's own
+            settings and known paths and switches, and no other variable.
     """
     with precision_kept():
         machine = asdict(use_machine())

@@ -225,7 +225,7 @@ def test_what_is_no_recipe_is_told(tmp_path):
     for given in (3, ["a"], None):
         with pytest.raises(UsageError, match="dict of settings"):
             limbeck.train(given)
-    with pytest.raises(UsageError, match="beside a recipe that is no file"):
+    with pytest.raises(UsageError, match="with a recipe that is not a file"):
         limbeck.train({"student": "a/b"}, overrides=["steps=1"])
 
 

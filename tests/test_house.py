@@ -30,9 +30,20 @@ FLOORS = (
     ("training",),
     ("routes", "evaluation"),
     ("planning",),
-    ("driver", "stepping"),
+    ("driver", "step_iterator"),
     ("reporting", "exports"),
-    ("studio", "embedded", "api", "cli", "conversation", "given", "results", "checked", "looking", "measuring"),
+    (
+        "studio",
+        "embedded",
+        "api",
+        "cli",
+        "conversation",
+        "inputs_in_memory",
+        "results",
+        "check_results",
+        "run_queries",
+        "measurements",
+    ),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # errors is read by all, and the printer is made of the names that it prints
@@ -41,7 +52,7 @@ WITHIN_GROUND_FLOOR |= {("messages", "errors"), ("console", "messages"), ("progr
 TORCH_FREE = (
     *("errors", "names", "console", "progress", "recipe.schema", "recipe.files", "runs.store", "runs.evaluations"),
     "cli",
-    *("looking", "results", "messages"),
+    *("run_queries", "results", "messages"),
     *(f"reporting.{path.stem}" for path in sorted((PACKAGE / "reporting").glob("[!_]*.py"))),
 )
 
@@ -50,11 +61,11 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 2_941  # 4,000 is what the house allows
+MAX_STEP_LINES = 3_206  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
-    "api": 156,
-    "checked": 43,
+    "api": 164,
+    "check_results": 43,
     "cli": 384,
     "compat": 92,
     "console": 179,
@@ -65,15 +76,14 @@ ROOM_BUDGETS = {
     "errors": 136,
     "evaluation": 3187,
     "fast": 291,
-    "given": 227,
     "http": 130,
-    "looking": 31,
+    "inputs_in_memory": 229,
     "machine": 189,
-    "measuring": 138,
-    "messages": 215,
+    "measurements": 137,
+    "messages": 243,
     "models": 1330,
     "names": 58,
-    "objectives": 909,
+    "objectives": 913,
     "planning": 529,
     "progress": 123,
     "recipe": 1224,
@@ -81,14 +91,15 @@ ROOM_BUDGETS = {
     "results": 144,
     "rollouts": 609,
     "routes": 224,
+    "run_queries": 31,
     "runs": 1018,
-    "stepping": 112,
+    "step_iterator": 112,
     "teachers": 968,
     "training": 1567,
 }
 # Imported only where the user's own object is of them.
 OPTIONAL_OBJECTS = {"pandas", "datasets", "IPython"}
-MAX_UNTYPED = 223
+MAX_UNTYPED = 251
 WITHOUT_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),

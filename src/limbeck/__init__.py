@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         worth,
     )
     from limbeck.errors import LimbeckError
-    from limbeck.looking import export, lineage, list_runs, report, show
     from limbeck.objectives.divergence import divergence, kl_mix, soft_targets
     from limbeck.objectives.fused import fused_divergence
     from limbeck.objectives.head import Head
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from limbeck.recipe.evaluation import EvaluationOptions
     from limbeck.recipe.keywords import Recipe
     from limbeck.results import Evaluation, Run
+    from limbeck.run_queries import export, lineage, list_runs, report, show
 
 __version__ = "0.1.0"
 
@@ -79,7 +79,7 @@ __all__ = [
 
 _HOMES = {
     "errors": ("LimbeckError",),
-    "looking": ("export", "lineage", "list_runs", "report", "show"),
+    "run_queries": ("export", "lineage", "list_runs", "report", "show"),
     "objectives.divergence": ("divergence", "kl_mix", "soft_targets"),
     "objectives.fused": ("fused_divergence",),
     "objectives.head": ("Head",),

@@ -1,31 +1,39 @@
-"""The package's functions: distil two models, take single steps, and what the command line does, for programs.
+"""The package's functions: distil two models, iterate over training steps, and run each command from a program.
 
-Wherever a recipe is asked for, the path of a YAML file, a dict of settings or a `limbeck.Recipe` will do; in a dict,
-models may be objects of transformers and prompts lists, datasets or frames. No environment variable is read for
-settings. In a notebook progress is shown; elsewhere nothing is printed, and `listen` gets what happens.
+A recipe is the path of a YAML file, a dict of settings or a `limbeck.Recipe`; in a dict, models may be transformers
+objects, and prompts may be lists, datasets or data frames. Settings are not read from environment variables unless
+`environment` is passed. A notebook shows progress; elsewhere nothing is printed, and `listen` receives every event.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limbeck.checked import Check, Demo, as_check, as_demo
+from limbeck.check_results import Check, Demo, as_check, as_demo
 from limbeck.driver import generate_answers_run, plan_stages, resume_run, train_stages
 from limbeck.embedded.story import run_demo
-from limbeck.given import NO_ENVIRONMENT, AnyRecipe, Grader, given_for_run, given_recipe, given_settings
-from limbeck.looking import export, find_run, lineage, list_runs, report, show
+from limbeck.inputs_in_memory import (
+    NO_ENVIRONMENT,
+    AnyPrompts,
+    AnyRecipe,
+    Grader,
+    given_for_run,
+    given_recipe,
+    given_settings,
+)
 from limbeck.machine import precision_kept, tune_process, use_machine
-from limbeck.measuring import chat, evaluate, mark, worth
+from limbeck.measurements import chat, evaluate, mark, worth
 from limbeck.planning.check import check_recipe
 from limbeck.reporting.notebook import Listener, Watcher, progress
 from limbeck.results import MachineReport, Run
+from limbeck.run_queries import export, find_run, lineage, list_runs, report, show
 from limbeck.runs import store
-from limbeck.stepping import MakeOptimizer, Schedule, Steps, take_steps
+from limbeck.step_iterator import MakeOptimizer, Schedule, Steps, take_steps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,7 +69,7 @@ WATCHED = (
 def distil(
     student: str | Path | PreTrainedModel,
     teacher: str | Path | PreTrainedModel | None,
-    prompts: str | Path | Iterable[Mapping[str, Any] | str],
+    prompts: AnyPrompts,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     in_place: bool = False,
@@ -77,39 +85,39 @@ def distil(
         run.model_path                               # loadable by transformers
 
     Args:
-        student: the model that learns: a model of transformers, or a hub id, folder, file.gguf or run:NAME. An object
-            is copied: its first weights are stored in the run, and it stays as it is.
-        teacher: the model to learn from, likewise, or openai:MODEL; None on the supervised route. An object is not
-            stored: `resume` and `evaluate` in another process load it by the name that it came with if its weights
-            are the same, else they ask for it.
-        prompts: a path, a list of dicts or of texts, a `datasets.Dataset` or a pandas frame. Fields that are None or
-            NaN are absent. Rows are stored in the run.
-        tokenizer: of both models, where they are objects; left out, each has that of the name that it came with.
-        in_place: train the student object itself. Its parameters stay the same objects, of the same dtype and on the
-            same device; after an error, with lora, its weights are those of before.
-        workspace: the folder in which runs/ lies.
-        name: of the run; left out, a new one like calm-otter-17.
+        student: the model to train: a transformers model, or a hub id, folder, file.gguf or run:NAME. An object is
+            copied: its initial weights are saved in the run, and the object does not change.
+        teacher: the model to learn from, given like the student, or openai:MODEL; None on the supervised route. An
+            object is not saved: in another process, `resume` and `evaluate` load it by the name in its config if
+            the weights match, and otherwise require it as an argument.
+        prompts: a path, a list of dicts or strings, a `datasets.Dataset` or a pandas frame. Fields that contain None
+            or NaN count as absent. The rows are saved in the run.
+        tokenizer: the tokenizer of both models, if they are objects; by default each uses that of its config's name.
+        in_place: train the student object itself. Its parameters stay the same objects, with the same dtype and
+            device; with lora, an error leaves its original weights.
+        workspace: the folder that contains runs/.
+        name: the run's name; by default a new one such as calm-otter-17.
         grader: how answers to held-out prompts are graded: a function of (answer, row) that returns a number from 0 to
             1, or the name of a grader.
         listen: called with every event of the run.
-        settings: all other settings of a recipe, such as steps=100 or lora={"rank": 32}; `limbeck recipe explain`
-            lists them.
+        settings: any other recipe setting, such as steps=100 or lora={"rank": 32}; `limbeck recipe explain` lists
+            them.
 
     Raises:
         RecipeError: a setting is unknown or out of range.
-        LimbeckError: whatever else stands in the way; what can be known before training is said before it.
+        LimbeckError: anything else prevents the run. What can be checked before training is checked before it.
     """
     given = {**settings, "student": student, "teacher": teacher, "prompts": prompts, "workspace": workspace}
     given |= {key: value for key, value in (("name", name), ("grader", grader)) if value is not None}
-    told, watch = progress(listen, None)
+    on_event, on_phase = progress(listen, None)
     with given_settings(given, "limbeck.distil", tokenizer=tokenizer, in_place=in_place) as known, precision_kept():
-        return Run(train_stages([known.loaded], told, watch).path)
+        return Run(train_stages([known.loaded], on_event, on_phase).path)
 
 
 def steps(
     student: str | Path | PreTrainedModel,
     teacher: str | Path | PreTrainedModel | None,
-    prompts: str | Path | Iterable[Mapping[str, Any] | str],
+    prompts: AnyPrompts,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     in_place: bool = False,
@@ -117,23 +125,23 @@ def steps(
     schedule: Schedule | None = None,
     **settings: Any,
 ) -> Steps:
-    """The steps of a route without a run folder, for a loop of your own; each is taken when it is asked for.
+    """An iterator of training steps for a loop of your own, without a run folder. `next` runs one step.
 
     Args:
-        student: as for `distil`; `steps.student` of what is returned is the model that trains.
-        teacher: as for `distil`, but not behind a chat API.
+        student: as for `distil`; the result's `student` is the model that is trained.
+        teacher: as for `distil`, except for a hosted API.
         prompts: as for `distil`. Held-out prompts are set aside and not used.
         tokenizer: as for `distil`.
         in_place: train the student object itself.
-        optimizer: makes an optimizer of the trainable parameters; left out, AdamW as the settings say.
-        schedule: the learning rate of a step, counted from 0; left out, as the settings say.
-        settings: of a recipe.
+        optimizer: makes an optimizer from the trainable parameters; by default AdamW with the recipe's settings.
+        schedule: the learning rate of a step, counted from 0; by default the recipe's.
+        settings: recipe settings, as for `distil`.
 
     Returns:
         An iterator of StepRecord: losses and entropies in nats per token, times in seconds, shares from 0 to 1.
 
     Raises:
-        LimbeckError: as `distil`.
+        LimbeckError: as for `distil`.
     """
     given = {**settings, "student": student, "teacher": teacher, "prompts": prompts}
     with given_settings(given, "limbeck.steps", tokenizer=tokenizer, in_place=in_place, lend=False) as known:
@@ -148,26 +156,27 @@ def train(
     watch: Watcher | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> Run:
-    """Run a recipe into a new run folder; returns it when the run is done.
+    """Train with a recipe in a new run folder, and return the run when it is done.
 
     Args:
-        recipes: of several, each starts when the one before is done, and the last run is returned.
-        overrides: `key=value` settings that win over a file.
-        tokenizer: of the models that are objects.
+        recipes: one or more recipes; they run one after another, and the last run is returned.
+        overrides: `key=value` settings that take precedence over a file.
+        tokenizer: the tokenizer of models that are objects.
         listen: called with every event of the run.
-        watch: called with the phase within a step whenever it changes.
-        environment: variables with settings (LIMBECK_BETA), which win over a file; the command line passes its own.
+        watch: called with the phase of a step whenever it changes.
+        environment: variables with settings (LIMBECK_BETA), which take precedence over a file; the command line passes
+            its own.
 
     Raises:
-        LimbeckError: see the message; `exit_code` is what the command line would exit with.
+        LimbeckError: the run cannot start or continue; `exit_code` is the exit status of the command line.
     """
     with ExitStack() as stack:
         loaded = [
             stack.enter_context(given_recipe(each, "limbeck.train", overrides, environment, tokenizer=tokenizer))
             for each in recipes
         ]
-        told, seen = progress(listen, watch)
-        return Run(train_stages(loaded, told, seen).path)
+        on_event, on_phase = progress(listen, watch)
+        return Run(train_stages(loaded, on_event, on_phase).path)
 
 
 def answers(
@@ -178,7 +187,7 @@ def answers(
     listen: Listener | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> Run:
-    """Let the recipe's teacher write its answers into a run folder, and train nothing."""
+    """Generate the teacher's answers for a recipe and save them in a run folder, without training."""
     with given_recipe(recipe, "limbeck.answers", overrides, environment, tokenizer=tokenizer) as loaded:
         return Run(generate_answers_run(loaded, progress(listen, None)[0]).path)
 
@@ -194,26 +203,26 @@ def resume(
     listen: Listener | None = None,
     watch: Watcher | None = None,
 ) -> Run:
-    """Go on with a stopped run, by its name or folder, from its last checkpoint.
+    """Resume a stopped run from its last checkpoint.
 
     Args:
-        run: its name, its folder, or what `distil` or `train` returned.
-        teacher: the model, where the run began with an object that no name leads to.
-        tokenizer: of that teacher; left out, that of its name, or the student's where both have one vocabulary.
-        grader: the function, where the run began with one that stands in no module.
-        workspace: where runs are looked up by name.
-        overrides: `key=value` settings that lie over the run's own recipe: its budget, length or learning rate may
-            change, what it learns may not.
+        run: its name, its folder, or the result of `distil` or `train`.
+        teacher: the teacher, if the run started with an object that cannot be loaded by name.
+        tokenizer: the teacher's tokenizer; by default that of its name, or the student's if both share a vocabulary.
+        grader: the function, if the run started with one that cannot be imported from a module.
+        workspace: the folder in which runs are found by name.
+        overrides: `key=value` settings that take precedence over the run's recipe. Budget, length and learning rate
+            may change; objective and data may not.
         listen: called with every event of the run.
-        watch: called with the phase within a step whenever it changes.
+        watch: called with the phase of a step whenever it changes.
 
     Raises:
-        Refusal: the run is done, has no checkpoint, or is no longer what it was; or the teacher is another model.
+        Refusal: the run is done, has no checkpoint or has changed, or the teacher is a different model.
     """
     found = find_run(run, workspace)
-    told, seen = progress(listen, watch)
+    on_event, on_phase = progress(listen, watch)
     with given_for_run(found, teacher=teacher, tokenizer=tokenizer, grader=grader), precision_kept():
-        return Run(resume_run(found, told, seen, overrides).path)
+        return Run(resume_run(found, on_event, on_phase, overrides).path)
 
 
 def plan(
@@ -222,7 +231,7 @@ def plan(
     tokenizer: PreTrainedTokenizerBase | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> list[Check]:
-    """Prompts, pair and memory of each recipe, without reading a weight; see `limbeck.driver.plan_stages`."""
+    """Check the prompts, models and memory of each recipe without loading weights; see `limbeck.driver.plan_stages`."""
     with ExitStack() as stack:
         loaded = [
             stack.enter_context(given_recipe(each, "limbeck.plan", overrides, environment, tokenizer=tokenizer))
@@ -238,7 +247,7 @@ def check(
     tokenizer: PreTrainedTokenizerBase | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> Check:
-    """The plan, then the weights and the objective certificate on them."""
+    """Check a recipe as `plan` does, then load the weights and run the objective check."""
     with given_recipe(recipe, "limbeck.check", overrides, environment, tokenizer=tokenizer) as loaded:
         return as_check(check_recipe(loaded.recipe))
 
@@ -251,16 +260,18 @@ def demo(
     watch: Watcher | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> Demo:
-    """Distil the pair that ships in the package and measure it before and after."""
-    told, seen = progress(listen, watch)
+    """Distil the pair of models in the package, and evaluate it before and after training."""
+    on_event, on_phase = progress(listen, watch)
     with precision_kept():
-        return as_demo(run_demo(Path(workspace), seed=seed, listen=told, watch=seen, environment=environment))
+        return as_demo(run_demo(Path(workspace), seed=seed, listen=on_event, watch=on_phase, environment=environment))
 
 
 def doctor(environment: Mapping[str, str] | None = None) -> MachineReport:
-    """What the machine gives a run, and the environment variables that have a say, by default of this process.
+    """The machine's resources and libraries, and the environment variables that affect a run.
 
-    Values are given for Limbeck's own settings and for plain paths and switches, never for anything else.
+    Args:
+        environment: the variables to report on; by default those of this process. The report shows Limbeck's own
+            settings and known paths and switches, and no other variable.
     """
     with precision_kept():
         machine = asdict(use_machine())

@@ -6,12 +6,12 @@
     │   ├── DataError                                a file, row or field of prompts
     │   └── ModelError                               a model that cannot be found, read or used
     ├── Refusal           ValueError        exit 3   a guard refused: it would run, with a wrong result
-    │   └── VocabularyMismatch                       the two models do not tokenise text alike
+    │   └── VocabularyMismatch                       the two models tokenise text differently
     ├── Diverged          ArithmeticError   exit 4   a loss or gradient is not finite
-    ├── Unmet             RuntimeError      exit 4   a measure is below the threshold that was asked for
+    ├── Unmet             RuntimeError      exit 4   a result is below the required threshold
     └── Stopped           RuntimeError      exit 75  stopped before the end, resumable
 
-Errors are standard types as well, so that code which catches ValueError keeps working.
+Errors are also standard types, so that code that catches ValueError keeps working.
 
 A message is written once, in the file `messages.py` of its folder, as a function that returns its text:
 
@@ -26,7 +26,7 @@ A message is written once, in the file `messages.py` of its folder, as a functio
     raise file_empty(file=path.name, size=len(data))
 
 Where one code has several texts, each has a variant as its third part ("data.field-type.prompt"); what is raised has
-the code alone. The code is stable and the parameters are kept beside the text (`LimbeckError.parameters`,
+the code alone. The code is stable and the parameters are kept with the text (`LimbeckError.parameters`,
 `Note.parameters`), so that scripts can rely on both and a message can be shown in another language.
 """
 
@@ -76,7 +76,7 @@ class Text:
 
 @dataclass(frozen=True)
 class FaultText:
-    """The template of a fault in a file of the user: what is there, and what is expected there."""
+    """The template of a problem in the user's file: what was found, and what is expected."""
 
     given: str
     expected: str
@@ -84,7 +84,7 @@ class FaultText:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with one place of a file; faults are collected and reported together."""
+    """One problem in one place of a file; a file's problems are collected and reported together."""
 
     code: str
     given: str
@@ -149,7 +149,7 @@ class Stopped(LimbeckError, RuntimeError):
 
 
 class Note(str):
-    """A sentence for people that is no error. It is its English text, and knows its code and parameters."""
+    """A sentence for users that is not an error: its English text, with a code and parameters."""
 
     code: str
     parameters: dict[str, object]
@@ -164,11 +164,11 @@ class Note(str):
 
 
 CATALOGUE: dict[str, Callable[..., Any]] = {}
-"""Every message that was imported so far, by its code: the functions as written, which return their templates."""
+"""All messages imported so far, by code: the undecorated functions, which return their templates."""
 
 
 def error(kind: type[E], code: str) -> Callable[[Callable[P, Text]], Callable[P, E]]:
-    """Makes an error's function of its template: called with the parameters, it returns the error to raise."""
+    """Turn a template into a function that takes the parameters and returns the error to raise."""
 
     def decorate(template: Callable[P, Text]) -> Callable[P, E]:
         _register(code, template)
@@ -185,7 +185,7 @@ def error(kind: type[E], code: str) -> Callable[[Callable[P, Text]], Callable[P,
 
 
 def fault(code: str) -> Callable[[Callable[P, FaultText]], Callable[P, Fault]]:
-    """Makes a fault's function of its template, as `error` does."""
+    """Turn a template into a function that returns one problem of a file."""
 
     def decorate(template: Callable[P, FaultText]) -> Callable[P, Fault]:
         _register(code, template)
@@ -201,7 +201,7 @@ def fault(code: str) -> Callable[[Callable[P, FaultText]], Callable[P, Fault]]:
 
 
 def note(code: str) -> Callable[[Callable[P, str]], Callable[P, Note]]:
-    """Makes a note's function of its template, as `error` does."""
+    """Turn a template into a function that returns a `Note`."""
 
     def decorate(template: Callable[P, str]) -> Callable[P, Note]:
         _register(code, template)

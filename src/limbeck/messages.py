@@ -162,9 +162,9 @@ def recipe_form(*, kind: str) -> Text:
 @error(UsageError, "api.settings-twice")
 def settings_twice() -> Text:
     return Text(
-        given="overrides were given beside a recipe that is no file.",
-        needed="Overrides lie over a file; the settings of a dict or a Recipe are changed where they stand.",
-        fix="Put them into the dict, or use recipe.model_copy(update=...).",
+        given="overrides were passed with a recipe that is not a file.",
+        needed="Overrides change the settings of a recipe file. A dict or a Recipe contains its settings.",
+        fix="Put the settings in the dict, or use recipe.model_copy(update=...).",
     )
 
 
@@ -177,12 +177,48 @@ def no_prompts(*, models: str, workspace: str) -> Text:
     )
 
 
+@error(UsageError, "marks.number")
+def marks_max_tokens(*, max_tokens: int) -> Text:
+    return Text(
+        given="--max-tokens is {max_tokens}.",
+        needed="The answer to mark has at least one token.",
+        fix="Choose --max-tokens of 1 or more.",
+    )
+
+
+@error(UsageError, "marks.number.worst")
+def marks_worst(*, worst: int) -> Text:
+    return Text(
+        given="--worst is {worst}.",
+        needed="It is the number of marked answers to show, 1 or more.",
+        fix="Choose --worst of 1 or more.",
+    )
+
+
+@error(UsageError, "marks.asked")
+def marks_without_prompt() -> Text:
+    return Text(
+        given="A teacher, an answer or a position was given without a prompt.",
+        needed="These apply only to a prompt that is answered and marked now, not to the marks saved in a run.",
+        fix='Add --prompt "...", or show the marks of a run: limbeck mark RUN --worst 3.',
+    )
+
+
+@error(UsageError, "marks.asked.both")
+def marks_and_prompt(*, worst: int) -> Text:
+    return Text(
+        given="Both --prompt and --worst {worst} were given.",
+        needed="--prompt marks a new answer; --worst shows the worst marks saved in a run.",
+        fix="Leave out one of them.",
+    )
+
+
 @error(DataError, "api.rows-form")
 def no_rows_of(*, what: str, kind: str) -> Text:
     return Text(
         given="{what} is an object of type {kind}.",
-        needed="Rows are the path of a file, a list of dicts or of texts, a datasets.Dataset, or a pandas frame.",
-        fix='Give a list such as [{{"prompt": "..."}}]; of several splits, choose one: dataset["train"].',
+        needed="Rows are the path of a file, a list of dicts or strings, a datasets.Dataset, or a pandas frame.",
+        fix='Give a list such as [{{"prompt": "..."}}]; if the data has several splits, choose one: dataset["train"].',
     )
 
 
@@ -190,7 +226,7 @@ def no_rows_of(*, what: str, kind: str) -> Text:
 def row_form(*, what: str, place: int, kind: str) -> Text:
     return Text(
         given="Row {place} of {what} is an object of type {kind}.",
-        needed="Each row is a dict with a prompt or messages, or a text, which is one user turn.",
+        needed="Each row is a dict with a prompt or messages, or a string, which is one user message.",
         fix='Write rows such as {{"prompt": "..."}}.',
     )
 
@@ -199,8 +235,8 @@ def row_form(*, what: str, place: int, kind: str) -> Text:
 def row_value(*, what: str, place: int, reason: str) -> Text:
     return Text(
         given="Row {place} of {what} cannot be written as JSON: {reason}.",
-        needed="Rows are stored with the run, so that any process can go on with it.",
-        fix="Leave that column out, or turn its values into texts, numbers or lists.",
+        needed="Rows are saved with the run, so that any process can resume it.",
+        fix="Leave that column out, or convert its values to strings, numbers or lists.",
     )
 
 
@@ -217,8 +253,8 @@ def grader_unusable(*, kind: str) -> Text:
 def teacher_not_needed(*, run: str, teacher: str) -> Text:
     return Text(
         given="A teacher was passed for {run}, whose teacher is {teacher}.",
-        needed="Only a teacher that was given as an object has to be passed again; every other one is loaded by its "
-        "name.",
+        needed="Only a teacher that the run started with as an object is passed again. Any other teacher is loaded "
+        "by name.",
         fix="Leave teacher out.",
     )
 
@@ -226,9 +262,9 @@ def teacher_not_needed(*, run: str, teacher: str) -> Text:
 @error(Refusal, "api.teacher-other")
 def teacher_other(*, run: str, expected: str, found: str) -> Text:
     return Text(
-        given="The weights of the teacher that was passed have the fingerprint {found}; {run} began with {expected}.",
-        needed="A run that goes on learns from the same teacher.",
-        fix="Pass the model that the run began with, as it was then; or start a new run.",
+        given="The weights of this teacher have the fingerprint {found}; {run} started with {expected}.",
+        needed="A resumed run must use the same teacher.",
+        fix="Pass the teacher that the run started with, with the same weights, or start a new run.",
     )
 
 
@@ -236,7 +272,7 @@ def teacher_other(*, run: str, expected: str, found: str) -> Text:
 def steps_hosted(*, teacher: str) -> Text:
     return Text(
         given="The teacher is {teacher}.",
-        needed="Answers that are paid for are stored before they are used, and that takes a run folder.",
+        needed="Answers from a hosted API cost money, so Limbeck saves them in a run folder before it uses them.",
         fix="Use limbeck.distil or limbeck.train.",
     )
 

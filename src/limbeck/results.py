@@ -1,6 +1,6 @@
-"""What the package's functions return: folders and records that a notebook shows, and that become pandas frames.
+"""Results of the public functions: folders and records that a notebook can show and pandas can read.
 
-Nothing here imports torch: looking at results is instant.
+This module does not import torch, so that results can be read without loading it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
 
 
 class Run(store.Run):
-    """A run's folder: `path`, `name`, `status()`, `model_path`, and what its log and its answers say."""
+    """A run's folder: `path`, `name`, `status()`, `model_path`, its events and its answers."""
 
     def steps(self) -> list[dict[str, Any]]:
         """One record for each step: losses and entropies in nats per token, times in seconds, shares from 0 to 1."""
         return [event for event in self._events() if event["kind"] == "step"]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """One record for each time that the student was measured on held-out prompts."""
+        """One record for each evaluation of held-out loss during training."""
         return [event for event in self._events() if event["kind"] == "evaluation"]
 
     def to_pandas(self) -> DataFrame:
@@ -76,23 +76,23 @@ class Run(store.Run):
 
 
 class Evaluation(evaluations.Evaluation):
-    """An evaluation's folder; `result()` holds all that its report shows."""
+    """An evaluation's folder; `result()` contains all values of its report."""
 
     @property
     def verdict(self) -> str | None:
-        """The verdict in a sentence with its interval; None where what was measured does not decide."""
+        """The verdict in a sentence with its interval; None if the evaluation has no verdict."""
         found = self.result()["verdict"]
         return None if found is None else str(found["words"][0])
 
     @property
     def decision(self) -> str | None:
-        """The verdict in a word or two, as `limbeck report` has it in its headline."""
+        """The verdict in one or two words, as in the headline of `limbeck report`."""
         found = self.result()["verdict"]
         return None if found is None else str(found["decision"])
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The mean score of each model, from 0 to 1; None where nothing was graded."""
+        """The mean score of each model, from 0 to 1; None for models without grades."""
         return {each["alias"]: each["score"] and each["score"]["estimate"] for each in self.result()["models"]}
 
     def answers_of(self, alias: str) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class RunList(Sequence[Run]):
         return self.runs[place]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A record for each run: its name, path and how it stands. One whose log is damaged says so in `text`."""
+        """A record for each run: its name, path and status. If its log is damaged, `text` says how."""
         for run in self.runs:
             try:
                 yield {"run": run.name, "path": str(run.path), **asdict(run.status())}
@@ -139,12 +139,12 @@ class RunList(Sequence[Run]):
         rows = [
             {name: row.get(name) for name in ("run", "state", "step", "steps", "checkpoint")} for row in self.rows()
         ]
-        return table_cell("Runs", () if rows else ("There are none in this workspace yet.",), rows)
+        return table_cell("Runs", () if rows else ("This workspace has no runs yet.",), rows)
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a run came from, as a tree; `warning` is empty unless stages learnt from different teachers."""
+    """The origin of a run as a tree; `warning` is empty unless its stages had different teachers."""
 
     root: LineageNode
     warning: str
@@ -159,7 +159,7 @@ class Lineage:
 
     def _repr_html_(self) -> str:
         rows = [{"role": "  " * each.pop("depth") + each["role"], **each} for each in self.rows()]
-        return table_cell(f"What {self.root.name} came from", [self.warning] if self.warning else [], rows)
+        return table_cell(f"Lineage of {self.root.name}", [self.warning] if self.warning else [], rows)
 
 
 def _rows(node: LineageNode, depth: int) -> Iterator[dict[str, Any]]:
@@ -170,10 +170,10 @@ def _rows(node: LineageNode, depth: int) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Marks(marks.MarkSheet):
-    """What a teacher says of every token of some answers."""
+    """Marks of answers: the log-probabilities of student and teacher at every token."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A record for each token: where it stands, its text, both log-probabilities and the divergence, in nats."""
+        """A record for each token: its position, its text, both log-probabilities and the divergence, in nats."""
         for number, answer in enumerate(self.answers):
             for position, nats in enumerate(answer.nats(self.beta)):
                 yield {
@@ -198,7 +198,7 @@ class Marks(marks.MarkSheet):
 
 @dataclass(frozen=True)
 class Talk(Sequence[str]):
-    """A conversation: what the user said, and as its items what the model answered."""
+    """A conversation: the user's turns and, as the items of the sequence, the model's answers."""
 
     turns: tuple[str, ...]
     replies: tuple[str, ...]
@@ -223,7 +223,7 @@ class Talk(Sequence[str]):
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What the machine gives a run (sizes in bytes), and the environment variables that have a say."""
+    """The machine's resources and libraries (sizes in bytes), and the environment variables that affect a run."""
 
     machine: Mapping[str, object]
     environment: Mapping[str, str]

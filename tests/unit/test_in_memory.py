@@ -225,7 +225,7 @@ def test_what_is_no_recipe_is_told(tmp_path):
     for given in (3, ["a"], None):
         with pytest.raises(UsageError, match="dict of settings"):
             limbeck.train(given)
-    with pytest.raises(UsageError, match="beside a recipe that is no file"):
+    with pytest.raises(UsageError, match="with a recipe that is not a file"):
         limbeck.train({"student": "a/b"}, overrides=["steps=1"])
 
 
@@ -334,7 +334,7 @@ def test_the_library_reads_no_settings_from_the_environment(pair, tokenizer, tmp
 
 
 def test_frames_and_datasets_are_rows_of_their_fields(tmp_path):
-    from limbeck.given import rows_file
+    from limbeck.inputs_in_memory import rows_file
 
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"prompt": ["a", "b"], "answer": ["x", None], "score": [1.5, float("nan")], "n": [1, 2]})

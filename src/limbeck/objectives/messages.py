@@ -77,8 +77,10 @@ def describe_soft_targets(*, temperature: float) -> str:
 
 @note("objective.kl-mix")
 def describe_kl_mix(*, forward: float, reverse: float, temperature: float) -> str:
-    mix = "KL mix {forward:g}·KL(teacher‖student) + {reverse:g}·KL(student‖teacher)"
-    return mix + ", temperature {temperature:g}, nats per token"
+    return (
+        "KL mix {forward:g}·KL(teacher‖student) + {reverse:g}·KL(student‖teacher), temperature {temperature:g}, "
+        "nats per token"
+    )
 
 
 @note("objective.forward-kl")
@@ -98,8 +100,10 @@ def describe_jsd(*, beta: float, temperature: float) -> str:
 
 @note("objective.jsd-unit")
 def describe_unit_jsd(*, beta: float, temperature: float) -> str:
-    unit = f"[{_JSD}] / (beta(1-beta))"
-    return f"generalized JSD {unit}, beta {{beta:g}}, scale unit, temperature {{temperature:g}}, nats per token"
+    return (
+        f"generalized JSD [{_JSD}] / (beta(1-beta)), beta {{beta:g}}, scale unit, temperature {{temperature:g}}, "
+        "nats per token"
+    )
 
 
 _JSD = "beta·KL(teacher‖m) + (1-beta)·KL(student‖m) with m = beta·teacher + (1-beta)·student"

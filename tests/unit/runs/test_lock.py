@@ -162,7 +162,7 @@ def test_a_heartbeat_from_another_machine_counts_as_life_until_it_is_old(tmp_pat
     assert lock_status(path)[0]
     with pytest.raises(Refusal, match="another-machine"):
         RunLock(path).acquire()
-    os.utime(path, (time.time() - 3600,) * 2)
+    os.utime(path, (path.stat().st_mtime - 3600,) * 2)
     assert not lock_status(path)[0]
     lock = RunLock(path)
     lock.acquire()

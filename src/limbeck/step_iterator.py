@@ -1,4 +1,4 @@
-"""A route's steps for a loop of the caller's own: no run folder, nothing stored, nothing evaluated."""
+"""Training steps for the caller's own loop, without a run folder, checkpoints or evaluations."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ Schedule = Callable[[int], float]
 
 
 class Steps(Iterator[StepRecord]):
-    """The steps of a route, one for each `next`: read its record, log it, save the student, or stop.
+    """An iterator of training steps. Between two steps you can log the record, save the student, or stop.
 
         with limbeck.steps(student, teacher, rows, steps=100) as steps:
             for record in steps:
                 print(record.step, record.loss)
         steps.student.save_pretrained("distilled")
 
-    After the last step, after `close` and at the end of a `with` block the student is a plain model of transformers:
-    adapters are merged, and what Limbeck changed in it while it trained is undone.
+    After the last step, after `close` and at the end of a `with` block the student is a plain transformers
+    model: adapters are merged, and Limbeck's changes to the module are undone.
     """
 
     def __init__(self, state: TrainState, records: Generator[StepRecord | None], notes: tuple[str, ...]) -> None:
         self.notes = notes
-        """What the start had to say, as sentences."""
+        """Notes about models and prompts from the start."""
         self._state = state
         self._records = records
 
     @property
     def student(self) -> PreTrainedModel:
-        """The model that trains: a copy of what was given, or with `in_place=True` the caller's own."""
+        """The model that is trained: a copy of the caller's, or with `in_place=True` the caller's own."""
         return self._state.student.module
 
     @property
@@ -67,7 +67,7 @@ class Steps(Iterator[StepRecord]):
 
     def __next__(self) -> StepRecord:
         record = next(self._records)
-        assert record is not None, "only what is read before this object exists is none"
+        assert record is not None, "every record after the first yield is a StepRecord"
         return record
 
     def __enter__(self) -> Self:
@@ -77,7 +77,7 @@ class Steps(Iterator[StepRecord]):
         self.close()
 
     def close(self) -> None:
-        """End here; more than once changes nothing."""
+        """Stop training. Further calls have no effect."""
         self._records.close()
 
 
@@ -89,16 +89,17 @@ def take_steps(
     schedule: Schedule | None = None,
     watch: Callable[[str], None] = lambda phase: None,
 ) -> Steps:
-    """Load the models and get ready for the first step, which is taken by the first `next`.
+    """Load the models and prepare the first step, which the first `next` runs.
 
     Args:
-        held: models that the recipe names as objects.
-        optimizer: makes an optimizer of the trainable parameters, in the place of AdamW.
-        schedule: gives the learning rate of a step, counted from 0, in the place of the recipe's.
-        watch: called with the phase within a step whenever it changes.
+        held: the models in memory that the recipe refers to.
+        optimizer: makes an optimizer from the trainable parameters, instead of AdamW.
+        schedule: the learning rate of a step, counted from 0, instead of the recipe's.
+        watch: called with the phase of a step whenever it changes.
 
     Raises:
-        LimbeckError: as for a run; and Refusal for a teacher behind a chat API.
+        LimbeckError: as for a run.
+        Refusal: the teacher is a model of a hosted API.
     """
     if recipe.teacher is not None and recipe.teacher.startswith("openai:"):
         raise steps_hosted(teacher=recipe.teacher)
@@ -122,12 +123,12 @@ def take_steps(
         stack.close()
         raise
     records = _records(state, data, recipe, plan.machine.matmul_precision, stack, patches)
-    next(records)  # to its start, so that it ends properly from now on
+    next(records)  # run to the first yield, so that close() runs the cleanup
     return Steps(state, records, (*plan.material.notes, *models.notes))
 
 
 def _training_data(models: Models, material: Material, recipe: Recipe) -> TrainingData:
-    """What the route learns from; the teacher writes its answers now, where it has to."""
+    """The data that the route trains on; the teacher generates its answers here if the route needs them."""
     targets = material.targets
     if recipe.answers_written:
         generator = make_answer_generator(models, material, recipe, account="steps", log=lambda kind, **fields: None)
@@ -144,7 +145,7 @@ def _training_data(models: Models, material: Material, recipe: Recipe) -> Traini
 def _records(
     state: TrainState, data: TrainingData, recipe: Recipe, precision: str, stack: ExitStack, patches: ExitStack
 ) -> Generator[StepRecord | None]:
-    """Nothing, then a record for each step; the caller's matmul precision is in force whenever the caller is."""
+    """None, then a record for each step; between steps the caller's matmul precision is restored."""
     steps = training_steps(state, data, recipe)
     try:
         yield None

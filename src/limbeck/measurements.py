@@ -1,4 +1,4 @@
-"""Functions that measure models: is it worth distilling, did it work, a conversation, the red pen."""
+"""Functions that run models: baseline check, evaluation, chat and marks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limbeck.conversation import Conversation
-from limbeck.errors import UsageError
 from limbeck.evaluation.mark_pair import mark_prompt, recipe_of_pair
 from limbeck.evaluation.run_evaluation import evaluate_models, evaluate_run, worth_of
-from limbeck.given import NO_ENVIRONMENT, AnyRecipe, Grader, given_for_run, given_models, given_recipe
+from limbeck.inputs_in_memory import (
+    NO_ENVIRONMENT,
+    AnyPrompts,
+    AnyRecipe,
+    Grader,
+    given_for_run,
+    given_models,
+    given_recipe,
+)
 from limbeck.machine import precision_kept
-from limbeck.messages import no_prompts
+from limbeck.messages import marks_and_prompt, marks_max_tokens, marks_without_prompt, marks_worst, no_prompts
 from limbeck.recipe.evaluation import EvaluationOptions
 from limbeck.reporting.notebook import Listener, progress
 from limbeck.results import Evaluation, Marks, Talk
@@ -38,15 +45,15 @@ def worth(
     listen: Listener | None = None,
     environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> Evaluation:
-    """Is it worth distilling? Teacher against student on a recipe's held-out prompts.
+    """The baseline check: teacher against original student on a recipe's held-out prompts.
 
     Args:
-        recipe: a dict will do: {"student": model, "teacher": model, "prompts": rows}.
-        options: how the models answer and are measured.
-        tokenizer: of the models that are objects.
-        overrides: `key=value` settings that win over a file.
-        listen: called with phases.
-        environment: variables with settings, which win over a file.
+        recipe: a path, a Recipe, or a dict such as {"student": model, "teacher": model, "prompts": rows}.
+        options: how answers are generated and graded.
+        tokenizer: the tokenizer of models that are objects.
+        overrides: `key=value` settings that take precedence over a file.
+        listen: called with every event.
+        environment: variables with settings, which take precedence over a file.
     """
     log = _log_to(progress(listen, None)[0])
     with given_recipe(recipe, "limbeck.worth", overrides, environment, tokenizer=tokenizer, trains=False) as loaded:
@@ -58,27 +65,27 @@ def evaluate(
     student: str | Path | PreTrainedModel | None = None,
     distilled: str | Path | PreTrainedModel | None = None,
     teacher: str | Path | PreTrainedModel | None = None,
-    prompts: str | Path | Iterable[Mapping[str, Any] | str] | None = None,
+    prompts: AnyPrompts | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     grader: Grader | str | None = None,
     workspace: str | Path = ".",
     options: EvaluationOptions | None = None,
     listen: Listener | None = None,
 ) -> Evaluation:
-    """Did it work? A run's student, result and teacher on its held-out prompts, or any models on the same prompts.
+    """Compare a run's original student, distilled student and teacher on its held-out prompts, or any models.
 
     Args:
-        runs_or_models: one run, by name, folder or as it was returned; or models, of which a run's name means its
-            result. ROLE=MODEL says that a model is the teacher, the student or the distilled one.
-        student: a model in that role, like the next two; models in roles give a verdict.
+        runs_or_models: one run (a name, a folder or a Run), or several models; the name of a run is then its final
+            model. ROLE=MODEL gives a model the role teacher, student or distilled.
+        student: the original student. A verdict requires models with roles.
         distilled: the student after training.
-        teacher: the teacher; of a run, only where it began with an object that no name leads to.
-        prompts: as for `distil`; only a run alone can do without.
-        tokenizer: of the models that are objects.
+        teacher: the teacher; for a run only if it started with an object that cannot be loaded by name.
+        prompts: as for `distil`; optional only for a single run, which has held-out prompts.
+        tokenizer: the tokenizer of models that are objects.
         grader: a function of (answer, row), or the name of a grader.
-        workspace: where runs are looked up, and the evaluation is written.
-        options: how the models answer and are measured.
-        listen: called with phases.
+        workspace: the folder in which runs are found and the evaluation is saved.
+        options: how answers are generated and graded.
+        listen: called with every event.
     """
     roles = {"student": student, "distilled": distilled, "teacher": teacher}
     roles = {role: model for role, model in roles.items() if model is not None}
@@ -113,27 +120,27 @@ def chat(
     max_tokens: int = 256,
     seed: int = 0,
 ) -> Talk:
-    """The model's answers to a conversation's user turns; the result is a sequence of them.
+    """A model's answers to the user turns of a conversation, as a sequence.
 
     Args:
-        model: a hub id, a folder, a file.gguf, run:NAME, a run, or a model of transformers.
-        turns: what the user says, one after the other.
-        tokenizer: of a model that is an object.
-        workspace: where runs are looked up.
-        system: a system text before the first turn.
-        temperature: 0 takes the likeliest token each time.
-        max_tokens: the longest answer, in tokens.
-        seed: of sampled tokens.
+        model: a hub id, a folder, a file.gguf, run:NAME, a run, or a transformers model.
+        turns: the user's messages, in order.
+        tokenizer: the tokenizer of a model that is an object.
+        workspace: the folder in which runs are found.
+        system: the system message before the first turn.
+        temperature: the sampling temperature; 0 always chooses the most likely token.
+        max_tokens: the token limit of an answer.
+        seed: the seed for sampling.
 
     Raises:
-        LimbeckError: there is no such model, or the conversation is longer than it can read.
+        LimbeckError: the model cannot be found or loaded, or the conversation exceeds its context length.
     """
-    asked = [turns] if isinstance(turns, str) else list(turns)
+    users = [turns] if isinstance(turns, str) else list(turns)
     with given_models({"model": _text_of(model)}, tokenizer=tokenizer) as (texts, _, _), precision_kept():
         home = model.path.parents[1] if isinstance(model, store.Run) else Path(workspace)
         known = {"system": system, "max_tokens": max_tokens, "seed": seed}
         talk = Conversation(texts["model"], workspace=home, sampling=Sampling(temperature=temperature), **known)
-        return Talk(tuple(asked), tuple("".join(talk.reply(turn)) for turn in asked))
+        return Talk(tuple(users), tuple("".join(talk.reply(turn)) for turn in users))
 
 
 def mark(
@@ -148,40 +155,32 @@ def mark(
     tokenizer: PreTrainedTokenizerBase | None = None,
     workspace: str | Path = ".",
 ) -> Marks:
-    """What a teacher says of every token of an answer.
+    """The marks of an answer: for each token, the log-probabilities of student and teacher and their divergence.
 
     Args:
-        student: a model, or a run (NAME@STEP for a checkpoint), which has a teacher of its own.
-        teacher: the model that marks; of a run, left out, unless it began with an object that no name leads to.
-        prompt: one user turn. Without it, the worst answers that the run marked itself come from its folder.
-        answer: the text to mark; left out, the student writes one, greedily.
-        worst: how many answers of the run, 3 if left out.
-        continue_from: a position from which the teacher writes another ending.
-        max_tokens: the longest answer and ending, in tokens.
-        tokenizer: of the models that are objects.
-        workspace: where runs are looked up.
+        student: a model, or a run (NAME@STEP for a checkpoint), which has a teacher.
+        teacher: the teacher; for a run only if it started with an object that cannot be loaded by name.
+        prompt: one user message. Without it, the result is the worst answers among those that the run marked.
+        answer: the text to mark; by default the student generates one greedily.
+        worst: the number of answers from the run, by default 3.
+        continue_from: a position from which the teacher generates a different ending.
+        max_tokens: the token limit of the answer and of the ending.
+        tokenizer: the tokenizer of models that are objects.
+        workspace: the folder in which runs are found.
     """
-    if max_tokens < 1 or (worst is not None and worst < 1):
-        raise UsageError(
-            "marks.number",
-            given=f"The longest answer is {max_tokens} tokens, the number of worst answers {worst}.",
-            needed="Both are 1 or more.",
-            fix="Correct it.",
-        )
+    if max_tokens < 1:
+        raise marks_max_tokens(max_tokens=max_tokens)
+    if worst is not None and worst < 1:
+        raise marks_worst(worst=worst)
     home, is_run = Path(workspace), isinstance(student, store.Run)
     if isinstance(student, store.Run):
         home, student = student.path.parents[1], student.name
     if prompt is None and (teacher, answer, continue_from) == (None, None, None):
         return Marks(**vars(worst_marks(str(student), home, 3 if worst is None else worst)))
-    if prompt is None or worst is not None:
-        raise UsageError(
-            "marks.asked",
-            given="An answer, a teacher or a position is named without a prompt."
-            if prompt is None
-            else "Both a prompt and a number of worst answers are given.",
-            needed="Either a prompt is answered and marked now, or the worst of a run's stored answers are shown.",
-            fix='limbeck mark STUDENT TEACHER --prompt "..." for one, limbeck mark RUN --worst 3 for the other.',
-        )
+    if prompt is None:
+        raise marks_without_prompt()
+    if worst is not None:
+        raise marks_and_prompt(worst=worst)
     pair = {"student": student, "teacher": teacher}
     with precision_kept(), given_models(pair, tokenizer=tokenizer) as (texts, _, _):
         name = f"run:{texts['student']}" if is_run else texts["student"]
@@ -192,7 +191,7 @@ def mark(
 
 
 def _one_run(given: Sequence[object], workspace: Path) -> store.Run | None:
-    """The run that is given alone, by itself, its name or its folder; None for anything else."""
+    """The run if the only argument is a run, its name or its folder; None for anything else."""
     if len(given) != 1 or not isinstance(given[0], str | Path | store.Run):
         return None
     if isinstance(given[0], store.Run):
@@ -203,12 +202,12 @@ def _one_run(given: Sequence[object], workspace: Path) -> store.Run | None:
 
 
 def _at_home(text: str, workspace: Path) -> str:
-    """A model's text; the name of a run of the workspace means its result."""
+    """A model's name; the name of a run of the workspace becomes that of its final model."""
     return f"run:{text}" if (workspace / "runs" / text / "events.jsonl").is_file() else text
 
 
 def _text_of(model: Any) -> Any:
-    """A run as the text that names its result; everything else as it is."""
+    """The name of a run's final model; anything else unchanged."""
     return f"run:{model.name}" if isinstance(model, store.Run) else model
 
 

@@ -1,6 +1,6 @@
-"""What the caller gives as objects, as the settings of a recipe name it: models, rows, graders.
+"""Objects passed by the caller (models, rows, graders) as values that a recipe can hold.
 
-Neither pandas nor datasets is imported: their objects are known by what they can do.
+Neither pandas nor datasets is imported: their objects are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_ENVIRONMENT",
+    "AnyPrompts",
     "AnyRecipe",
     "Given",
     "Grader",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 Grader = Callable[[str, Mapping[str, Any]], float]
+AnyPrompts = str | Path | Iterable[Mapping[str, Any] | str]
 AnyRecipe = str | Path | Mapping[str, Any] | Recipe
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 CONVERSATIONS = ("prompt", "messages", "conversations")
@@ -61,7 +63,7 @@ CONVERSATIONS = ("prompt", "messages", "conversations")
 
 @dataclass(frozen=True)
 class Given:
-    """A recipe, and the objects that it names."""
+    """A recipe and the objects that it refers to."""
 
     loaded: LoadedRecipe
     models: tuple[MemoryModel, ...]
@@ -83,16 +85,16 @@ def given_settings(
     trains: bool = True,
     lend: bool = True,
 ) -> Generator[Given]:
-    """The recipe of settings of which some are objects. Within the block it can be used like any other.
+    """The recipe of settings that contain objects. Within the block it can be used like any other recipe.
 
     Args:
         settings: as in a recipe; student and teacher may be models, prompts, held_out, teacher_examples and the file
             of own_answers rows, grader a function.
-        place: what messages say they were given to.
-        tokenizer: for the models that are objects, in the place of their own.
+        place: the function that messages refer to.
+        tokenizer: the tokenizer of models that are objects, instead of their own.
         in_place: train the caller's student itself.
-        trains: whether the student is trained at all; else both models are used as they are.
-        lend: undo at the end of the block what was changed in the caller's models; else the caller of this does it.
+        trains: whether the student is trained; if not, both models are used unchanged.
+        lend: undo changes to the caller's models at the end of the block; if False, the calling function does so.
 
     Raises:
         LimbeckError: a setting or an object cannot be used.
@@ -106,16 +108,16 @@ def given_settings(
             values["own_answers"] = {**own, "file": rows_file(own.get("file"), "own_answers", Path(folder))}
         if "grader" in values:
             values["grader"] = grader_text(values["grader"], functions)
-        if in_place and values.get("teacher") is values.get("student"):  # which stays what it is at the start
+        if in_place and values.get("teacher") is values.get("student"):  # the teacher keeps the initial weights
             values["teacher"] = copy.deepcopy(values.get("teacher"))
         for role in ("student", "teacher"):
             values[role] = model_text(values.get(role), role, models, tokenizer=tokenizer)
         if trains and models and models[0].text == values["student"]:
             models[0] = replace(models[0], fingerprint=f"student-{models[0].fingerprint}", itself=in_place)
-            values["student"] = models[0].text  # a teacher of the same weights is another model from the first step on
+            values["student"] = models[0].text  # a teacher of equal weights differs from the first step on
         values = {name: value for name, value in values.items() if value is not None or name in settings}
         loaded = load_settings(values, place)
-        if loaded.recipe.teacher_dtype != "float32":  # then it is cast, which would change the caller's
+        if loaded.recipe.teacher_dtype != "float32":  # casting would change the caller's model
             models = [each if each.text != values["teacher"] else replace(each, itself=False) for each in models]
         given = Given(loaded, tuple(models), functions, Path(folder))
         with held_functions(functions):
@@ -136,7 +138,7 @@ def given_recipe(
     tokenizer: PreTrainedTokenizerBase | None = None,
     trains: bool = True,
 ) -> Generator[LoadedRecipe]:
-    """A recipe in any of its forms; within the block its objects are at hand, and what is set is put back after it."""
+    """A recipe in any form; within the block its objects can be used. Numerics settings are restored after it."""
     with precision_kept():
         if isinstance(recipe, str | Path):
             yield load_recipe(Path(recipe), list(overrides), environment)
@@ -160,9 +162,9 @@ def given_models(
     grader: object = None,
     rows: object = None,
 ) -> Generator[tuple[dict[str, Any], Any, Any]]:
-    """Models by role, a grader and prompts, as the texts that name them within the block. Nothing of them is trained.
+    """Models by role, a grader and prompts, as names that are valid within the block. No model is trained.
 
-    Yields the texts of the models, that of the grader and the file of the prompts.
+    Yields the models' names, the grader's name and the file of the prompts.
     """
     with TemporaryDirectory(prefix="limbeck-") as folder:
         found: list[MemoryModel] = []
@@ -181,11 +183,11 @@ def given_for_run(
     tokenizer: PreTrainedTokenizerBase | None = None,
     grader: object = None,
 ) -> Generator[Recipe]:
-    """The recipe of a run that began elsewhere; within the block its teacher and its grader are these objects.
+    """The recipe of a run that another process started; within the block its teacher and grader are these objects.
 
     Raises:
-        Refusal: the teacher is another model than the run began with.
-        UsageError: the run's teacher or grader was no object.
+        Refusal: the run started with a different teacher.
+        UsageError: the run did not start with a teacher or grader object.
     """
     recipe = load_recipe(run.recipe_path, [], {}).recipe
     functions: dict[str, Grader] = {}
@@ -209,7 +211,7 @@ def given_for_run(
 
 
 def _tokenizer_for(run: Run, recipe: Recipe, teacher: Any) -> PreTrainedTokenizerBase | None:
-    """Where the teacher scores, it has the student's vocabulary; the run has kept the student's tokenizer."""
+    """The student's tokenizer, saved in the run, if the teacher scores with it and has no tokenizer name of its own."""
     if not recipe.scores or getattr(getattr(teacher, "config", None), "_name_or_path", ""):
         return None
     return load_tokenizer(parse_ref(recipe.student, workspace=Path(recipe.workspace)))
@@ -222,7 +224,7 @@ def model_text(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Any:
-    """The text that names a model; an object is added to `models`, to be used as it is."""
+    """The name of a model; an object is added to `models`, to be used unchanged."""
     if model is None or isinstance(model, str | Path):
         return None if model is None else str(model)
     models.append(memory_model(model, tokenizer, what=what, itself=True))
@@ -230,7 +232,7 @@ def model_text(
 
 
 def grader_text(grader: object, functions: dict[str, Grader]) -> Any:
-    """The text or the settings of a grader; a function is added to `functions` under its name."""
+    """The name or settings of a grader; a function is added to `functions` under its name."""
     if grader is None or isinstance(grader, str | Mapping) or not callable(grader):
         if grader is None or isinstance(grader, str | Mapping) or hasattr(grader, "model_fields_set"):
             return grader
@@ -241,10 +243,10 @@ def grader_text(grader: object, functions: dict[str, Grader]) -> Any:
 
 
 def rows_file(rows: Any, what: str, folder: Path) -> Any:
-    """Rows as a file of `folder` named for them; a path, a number (a share or a count) and None are given back.
+    """Write rows to a new file in `folder` and return its path; a path, a number or None is returned unchanged.
 
     Raises:
-        DataError: they are no rows, or hold what JSON has no word for.
+        DataError: the object does not contain rows, or a value cannot be written as JSON.
     """
     if rows is None or isinstance(rows, str | Path | numbers.Number):
         return str(rows) if isinstance(rows, Path) else rows
@@ -263,7 +265,7 @@ def rows_file(rows: Any, what: str, folder: Path) -> Any:
 
 
 def _each(rows: Any, what: str) -> Iterable[Any]:
-    """The rows one after the other: of a frame its records; a mapping of splits is no rows."""
+    """The rows, or the records of a frame. A mapping of splits is rejected."""
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
         return rows.to_dict("records")
     if isinstance(rows, Mapping) or not hasattr(rows, "__iter__"):
@@ -272,7 +274,7 @@ def _each(rows: Any, what: str) -> Iterable[Any]:
 
 
 def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are there: None and NaN, with which frames and datasets fill up columns, are absent."""
+    """The fields with values: None and NaN, with which frames and datasets fill columns, count as absent."""
     found = {f"{name}": value for name, value in row.items() if not _absent(value)}
     for name in CONVERSATIONS:
         turns = found.get(name)
@@ -292,11 +294,11 @@ def _absent(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, as what it means: numpy's numbers and arrays, tuples, dates."""
+    """Values that JSON does not have, as ones that it has: numpy's numbers and arrays, sets, dates."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if isinstance(value, Sequence | set | frozenset):
         return list(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""Results of functions that read models: a recipe's check, and the demo."""
+"""Results of functions that load models: the check of a recipe and the demo."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Check", "Demo", "as_check", "as_demo"]
 
 @dataclass(frozen=True)
 class Check(CheckReport):
-    """What a recipe means: prompts as the student reads them, the pair, the memory, and where the models were read, the
-    certificate of the objective."""
+    """The check of a recipe: prompts as the student's tokens, models and memory; with loaded weights also the objective
+    check."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What is shown, as plain values; sizes in bytes."""
+        """The check as JSON values, with sizes in bytes."""
         return check_as_json(self)
 
     def _repr_html_(self) -> str:
@@ -45,7 +45,7 @@ class Check(CheckReport):
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo's run, and the evaluations before and after it."""
+    """The demo's run and its evaluations before and after training."""
 
     worth: Evaluation
     after: Evaluation
@@ -57,10 +57,10 @@ class Demo:
 
 
 def as_check(report: CheckReport) -> Check:
-    """A report as the package's functions return it."""
+    """The report as the public functions return it."""
     return Check(**vars(report))
 
 
 def as_demo(done: DemoResult) -> Demo:
-    """The demo's result as the package's functions return it."""
+    """The demo's result as the public functions return it."""
     return Demo(Evaluation(done.worth.path), Evaluation(done.after.path), Run(done.run.path), done.seconds)

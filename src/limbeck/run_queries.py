@@ -1,4 +1,4 @@
-"""Functions that look at what is there, without torch: runs, their lineage, reports, exports."""
+"""Functions that read runs and evaluations without torch: list, show, lineage, report, export."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def list_runs(workspace: str | Path = ".") -> RunList:
 
 
 def show(run: str | Path | store.Run, *, workspace: str | Path = ".") -> Run:
-    """A run by its name or folder; a notebook shows how it ended, its held-out losses and its last steps.
+    """A run by its name or folder; a notebook shows its status, held-out losses and last steps.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: the run does not exist.
     """
     return find_run(run, workspace)
 
 
 def lineage(run: str | Path | store.Run, *, workspace: str | Path = ".") -> Lineage:
-    """What a run came from: the models and runs that it started from and learnt from."""
+    """The models and runs that a run started from, and its teachers."""
     found = find_run(run, workspace)
     root = lineage_of(found, found.path.parents[1] if isinstance(run, store.Run) else Path(workspace))
     return Lineage(root, other_teachers(root))
@@ -42,21 +42,22 @@ def export(
     *,
     workspace: str | Path = ".",
 ) -> Path:
-    """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter here.
+    """Copy a finished run's model or adapter to a folder, by default NAME-merged or NAME-adapter in the current
+    directory.
 
     Raises:
-        UsageError: the run has no such result yet, or the folder exists.
+        UsageError: the run has no model or adapter to export yet, or the output folder exists.
     """
     found = find_run(run, workspace)
     return export_run(found, to, Path(output if output is not None else f"{found.name}-{to}"))
 
 
 def report(evaluation: str | Evaluation, output: str | Path | None = None, *, workspace: str | Path = ".") -> Path:
-    """Write an evaluation, or the newest one of a run, as one page for a browser, by default to NAME.html here."""
+    """Write an evaluation, or a run's newest one, as an HTML page, by default NAME.html in the current directory."""
     name = str(evaluation.path) if isinstance(evaluation, Evaluation) else evaluation
     return write_page(name, Path(workspace), None if output is None else Path(output))
 
 
 def find_run(run: str | Path | store.Run, workspace: str | Path) -> Run:
-    """A run by its name in a workspace, by its folder, or as it is."""
+    """A run by its name in a workspace or by its folder; a run is returned as a `limbeck.Run`."""
     return Run(run.path) if isinstance(run, store.Run) else Run.find(Path(workspace), str(run))

@@ -34,7 +34,7 @@ from limbeck.training.material import Material, prepare_material
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes" / "demo"
-MODELS = ROOT / "src" / "limbeck" / "demo"
+MODELS = ROOT / "src" / "limbeck" / "embedded"
 ANSWER_TOKENS = 22
 PROMPTS_PER_STEP = 64
 LEARNS, READS = 6, 2

@@ -59,7 +59,9 @@ def pair():
     demo_prompts.write_all()
     recipe = load_recipe(RECIPES / "on_policy.yaml", [], {}).recipe
     material = prepare_material(recipe)
-    models = {name: measure(str(ROOT / "src/limbeck/embedded" / name), material, recipe) for name in ("student", "teacher")}
+    models = {
+        name: measure(str(ROOT / "src/limbeck/embedded" / name), material, recipe) for name in ("student", "teacher")
+    }
     return material, recipe, models
 
 

@@ -61,7 +61,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_FILE_LINES = 300
 MAX_ROUTE_LOOP_LINES = 120
 MAX_STEP_MODULES = 40
-MAX_STEP_LINES = 3_206  # 4,000 is what the house allows
+MAX_STEP_LINES = 3_208  # 4,000 is what the house allows
 # Lines of code of each folder or file; docstrings, comments and blank lines do not count. Each is what the module has.
 ROOM_BUDGETS = {
     "api": 164,

@@ -32,7 +32,6 @@ __all__ = [
     "recomputable_layers",
     "replace_forward",
     "resolve_scalar",
-    "restore_forward",
 ]
 
 SEEN = {
@@ -104,11 +103,6 @@ def find_file(source: str, name: str, **options: Any) -> str | None:
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
     """From now on calling `module` runs `forward` in place of its class's own method."""
     module.forward = forward
-
-
-def restore_forward(module: nn.Module) -> None:
-    """Undo `replace_forward`; nothing happens where nothing was replaced."""
-    vars(module).pop("forward", None)
 
 
 def lora_weights(layer: nn.Module, adapter: str) -> dict[str, nn.Parameter]:
